@@ -5,7 +5,7 @@
 
 A FOLDER is one set: the texts and their labels as `truth.jsonl` (bench/fresh_texts has the labels; the texts are other people's).
 `FOLDER=NAME` puts it into another set's group. `--verdicts` has what the rules said of each text before they were mended for it,
-one line each with `set`, `file`, `said` and `heard` (see `first_verdicts.jsonl`): what they say of texts that they were mended
+one line each with `set`, `file`, `said`, `system` and `figures` (see `first_verdicts.jsonl`): what they say of texts that they were mended
 for shows nothing. Needs scikit-learn, which the product never does.
 """
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from diagnosis import HERE, truths
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.prose_answer import second_opinion
+from oomproof.diagnosis.prose_answer import Claim, second_opinion
 from oomproof.evidence.texts import prose_reader
 from oomproof.evidence.texts.manual_pages import explains
 from oomproof.evidence.texts.post_deaths import NAMES, reports_of_a_person
@@ -199,7 +199,8 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
             cause = row["said"]
             seen = reading(models, text)
             person = partial(reports_of_a_person, text.lines)
-            opinion = None if explains(text.lines) else second_opinion(cause, set(row["heard"]), seen, person)
+            claim = Claim(cause, row["system"], row["figures"])
+            opinion = None if explains(text.lines) else second_opinion(claim, seen, person)
             new = opinion.cause if opinion is not None else cause
             for total in (totals[group], totals["all"]):
                 total["texts"] += 1

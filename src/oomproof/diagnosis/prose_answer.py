@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.text_claims import claims_of_texts
@@ -13,11 +13,10 @@ from oomproof.evidence.texts.prose_reader import ToldCause, read_prose
 from oomproof.evidence.texts.text_case import TextCase
 from oomproof.records import replace
 
-# Set from posts of eight sets, each judged by a reader that had not seen it (docs/accuracy.md). A memory death that never
-# happened is the worst answer: such a claim needs a report that is the more probable, and a person who makes it.
-_REPORTS_MEMORY = 0.6  # how probable a report must be for the rules' claim of a memory death to stand
-_REPORTS = 0.4  # and of any other
-_REPORTS_SYSTEM = 0.5  # where the claim rests on the kernel's, a guard's or an engine's own words
+# Set from posts of ten sets, each judged by a reader that had not seen it (docs/accuracy.md). A memory death that never
+# happened is the worst answer: only such a claim is doubted, and to make one takes a person who reports it.
+_REPORTS = 0.6  # how probable a report must be for the rules' claim of a memory death to stand
+_REPORTS_SYSTEM = 0.5  # where it rests on the kernel's, a guard's or an engine's own words
 _CONFIRMED = 0.7  # a sentence that tells the same, as probable as this, is enough
 _REPORTS_TOLD = 0.7  # before a sentence that no rule understood is believed
 _TOLD = 0.55
@@ -33,6 +32,14 @@ class Reading(Protocol):
     def told(self) -> Sequence[ToldCause]: ...
 
 
+class Claim(NamedTuple):
+    """The rules'. ``system``: the kernel, a guard or an engine says it; ``figures``: in numbers, which no reader doubts."""
+
+    cause: str
+    system: bool = False
+    figures: bool = False
+
+
 def second_look(case: TextCase) -> TextCase:
     """The case of a single post as the reader understands it; any other one as it is."""
     reading = read_prose(case.lines) if case.lines else None
@@ -40,18 +47,23 @@ def second_look(case: TextCase) -> TextCase:
         return case
     findings = (*case.system, *case.training)
     cause = claims_of_texts(case)[0].cause
-    heard = {finding.job.heard for finding in findings if finding.cause == cause}
-    opinion = second_opinion(cause, heard, reading, lambda: _by_a_person(case))
+    same = [finding for finding in findings if finding.cause == cause]
+    claim = Claim(cause, any(not finding.job.heard for finding in same), any(map(_has_figures, same)))
+    opinion = second_opinion(claim, reading, lambda: _by_a_person(case))
     if opinion is None:
         return case
     if opinion.cause == _NO_DEATH:
-        named = next((finding for finding in findings if finding.cause == cause), None)
         talk = tuple(
             replace(finding, job=replace(finding.job, kind="talk", role="noise")) for finding in findings
         )
         progress = replace(case.progress, at_end=False)
-        return replace(case, system=(), training=talk, progress=progress, doubted=named)
+        return replace(case, system=(), training=talk, progress=progress, doubted=next(iter(same), None))
     return replace(case, training=(*case.training, _finding(case, opinion)))
+
+
+def _has_figures(finding: Finding) -> bool:
+    held = finding.victim is not None and finding.victim.anon_rss is not None
+    return held or finding.gpu is not None or finding.job.requested is not None
 
 
 def _by_a_person(case: TextCase) -> bool:
@@ -72,24 +84,18 @@ def _finding(case: TextCase, told: ToldCause) -> Finding:
     )
 
 
-def second_opinion(
-    cause: str, heard: Set[str], reading: Reading, by_a_person: Callable[[], bool]
-) -> ToldCause | None:
-    """``cause`` is the rules', ``heard`` how the text tells it (empty: the kernel or a guard does). None: it stands."""
-    if not cause_of(cause).good:
-        if reading.reports >= _needed(cause, heard):
+def second_opinion(claim: Claim, reading: Reading, by_a_person: Callable[[], bool]) -> ToldCause | None:
+    """What to say in place of the rules' claim. None: it stands."""
+    cause = cause_of(claim.cause)
+    if not cause.good:
+        needed = _REPORTS_SYSTEM if claim.system else _REPORTS
+        if not cause.memory or claim.figures or reading.reports >= needed:
             return None
-        told = max((told.probability for told in reading.told if told.cause == cause), default=0.0)
+        told = max((told.probability for told in reading.told if told.cause == claim.cause), default=0.0)
         return None if told >= _CONFIRMED else ToldCause(_NO_DEATH, 0, "", 1 - reading.reports)
     if reading.reports < _REPORTS_TOLD:
         return None
     return next((told for told in reading.told if _believed(told, by_a_person)), None)
-
-
-def _needed(cause: str, heard: Set[str]) -> float:
-    if not cause_of(cause).memory:  # an exception's own words are doubted only where they claim the worst
-        return 0.0 if heard & {"traceback", "exception"} else _REPORTS
-    return _REPORTS_SYSTEM if "" in heard else _REPORTS_MEMORY
 
 
 def _believed(told: ToldCause, by_a_person: Callable[[], bool]) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.diagnosis.prose_answer import second_look, second_opinion
+from oomproof.diagnosis.prose_answer import Claim, second_look, second_opinion
 from oomproof.diagnosis.text_claims import claims_of_texts
 from oomproof.evidence.texts.prose_reader import ToldCause
 from oomproof.evidence.texts.text_case import read_texts
@@ -23,37 +23,36 @@ def told(cause: str, probability: float) -> ToldCause:
     return ToldCause(cause, 1, "", probability)
 
 
-def opinion(cause: str, heard: set[str], reading: Reading, person: bool = True) -> str | None:
-    found = second_opinion(cause, heard, reading, lambda: person)
+def opinion(claim: Claim, reading: Reading, person: bool = True) -> str | None:
+    found = second_opinion(claim, reading, lambda: person)
     return found.cause if found is not None else None
 
 
 @pytest.mark.parametrize(
-    ("cause", "heard", "reports", "same", "stands"),
+    ("claim", "reports", "same", "stands"),
     [
-        ("cuda-oom", {"told"}, 0.59, 0.2, False),
-        ("cuda-oom", {"told"}, 0.61, 0.2, True),
-        ("cuda-oom", {"told"}, 0.1, 0.75, True),  # a sentence confirms it
-        ("oom-kill-global", {""}, 0.55, 0.0, True),  # the kernel's own words need less
-        ("oom-kill-global", {""}, 0.45, 0.0, False),
-        ("segfault", {"line"}, 0.45, 0.0, True),  # no memory death: doubted later
-        ("segfault", {"line"}, 0.35, 0.0, False),
-        ("other-error", {"exception"}, 0.05, 0.0, True),  # a program's own words, and not of memory
+        (Claim("cuda-oom"), 0.59, 0.2, False),
+        (Claim("cuda-oom"), 0.61, 0.2, True),
+        (Claim("cuda-oom"), 0.1, 0.75, True),  # a sentence confirms it
+        (Claim("cuda-oom", figures=True), 0.1, 0.2, True),  # a program's own numbers
+        (Claim("oom-kill-global", system=True), 0.55, 0.0, True),  # the kernel's own words need less
+        (Claim("oom-kill-global", system=True), 0.45, 0.0, False),
+        (Claim("segfault"), 0.05, 0.0, True),  # no memory death: not doubted
     ],
 )
 def test_a_claim_stands_or_falls_by_how_probable_a_report_is(
-    cause: str, heard: set[str], reports: float, same: float, stands: bool
+    claim: Claim, reports: float, same: float, stands: bool
 ) -> None:
-    said = opinion(cause, heard, Reading(reports, (told(cause, same),)))
+    said = opinion(claim, Reading(reports, (told(claim.cause, same),)))
     assert said == (None if stands else "not-a-crash")
 
 
 def test_a_memory_death_is_believed_only_of_a_person() -> None:
     reading = Reading(0.95, (told("cuda-oom", 0.9), told("killed-unknown", 0.6)))
-    assert opinion("not-a-crash", set(), reading) == "cuda-oom"
-    assert opinion("not-a-crash", set(), reading, person=False) == "killed-unknown"
-    assert opinion("not-a-crash", set(), Reading(0.6, reading.told)) is None
-    assert opinion("not-a-crash", set(), Reading(0.95, (told("cuda-oom", 0.55),))) is None
+    assert opinion(Claim("not-a-crash"), reading) == "cuda-oom"
+    assert opinion(Claim("not-a-crash"), reading, person=False) == "killed-unknown"
+    assert opinion(Claim("not-a-crash"), Reading(0.6, reading.told)) is None
+    assert opinion(Claim("not-a-crash"), Reading(0.95, (told("cuda-oom", 0.55),))) is None
 
 
 def cause_of_text(tmp_path: Path, text: str) -> tuple[str, str]:
@@ -82,7 +81,7 @@ def test_a_sentence_that_no_rule_knows_is_understood(tmp_path: Path, text: str) 
 def test_what_a_change_names_is_doubted_and_said_to_be(tmp_path: Path) -> None:
     text = (
         "# Retry in the trainer\n\nThe option is off by default, users can enable it in the configuration. Tests and documentation"
-        " are updated. What the trainer catches:\n```\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB\n```\n"
+        " are updated. What the trainer catches:\n```\nRuntimeError: CUDA error: out of memory\n```\n"
         "It should then halve the batch and log a warning. Feedback on the name of the option would be welcome.\n"
     )
     cause, why = cause_of_text(tmp_path, text)
