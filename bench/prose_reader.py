@@ -29,8 +29,8 @@ from oomproof.diagnosis.prose_answer import Claim, second_opinion
 from oomproof.evidence.texts import prose_reader
 from oomproof.evidence.texts.manual_pages import explains
 from oomproof.evidence.texts.post_deaths import NAMES, reports_of_a_person
-from oomproof.evidence.texts.prose_parts import Lines
-from oomproof.evidence.texts.prose_reader import Instance, Model, ToldCause, read_prose
+from oomproof.evidence.texts.prose_parts import Lines, parts_of
+from oomproof.evidence.texts.prose_reader import Instance, Model, ProseReading, ToldCause, read_prose
 
 WEIGHTS = Path(prose_reader.__file__).with_name("prose_weights.json")
 GOOD = {"not-a-crash", "finished"}
@@ -66,8 +66,10 @@ def posts(folders: Iterable[str]) -> list[Post]:
         for path, truth in truths(Path(folder)):
             text = path.read_text(errors="replace")
             lines = list(enumerate(text.splitlines(), 1))
-            seen = read_prose(lines) if len(lines) <= LINES and "__" not in truth["file"] else None
-            if seen is not None:
+            if len(lines) <= LINES and "__" not in truth["file"]:
+                seen = ProseReading(
+                    lines, parts_of(lines)
+                )  # articles teach what no report is, and are not judged
                 fair = {truth["kind"], *truth.get("also", ())}
                 found.append(
                     Post(
@@ -194,7 +196,7 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
         models = {name: fit(name, others) for name in KEPT}
         for text in texts:
             row = said.get((text.folder, text.file))
-            if text.group != group or row is None:
+            if text.group != group or row is None or read_prose(text.lines) is None:
                 continue
             cause = row["said"]
             seen = reading(models, text)

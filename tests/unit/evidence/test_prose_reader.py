@@ -60,6 +60,9 @@ def test_a_person_s_words_and_a_program_s_are_told_apart() -> None:
         "Some of your processes may have been killed by the cgroup out-of-memory handler.\n",
         "srun: job 3 has been allocated resources\nslurmstepd-n1: error: Detected 1 oom-kill event. Some of your processes may"
         " have been killed.\nsrun: error: n1: task 0: Out Of Memory\n",
+        "I tensorflow/core/gpu_device.cc:885] Found device 0. The library is there, and it is used.\n"
+        "The current process just got forked, after parallelism has already been used. To avoid deadlocks it is off.\n"
+        "If you want to use it, you can set the variable before you start.\n",
     ],
 )
 def test_logs_are_left_to_the_rules(text: str) -> None:

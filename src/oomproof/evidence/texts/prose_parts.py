@@ -12,7 +12,7 @@ Lines = Sequence[tuple[int, str]]
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _PROGRAM = re.compile(
     r"^\s*(?:File \"|Traceback|\d{4}-\d\d-\d\d|\[|>|\$|#!|at |\w+Error\b|\w+ *=|import |from \w+ import|\d+%\||Epoch|WARNING|INFO|ERROR"
-    r"|==|--|\S+:\d+:|(?:srun|sbatch|slurmstepd[\w-]*|wandb|kernel|make|pip|bash)(?:\[\d+\])?: |\w{3} +\d+ \d\d:|\|)|\[\d+\]:|^\s{4,}\S|[{};]\s*$"
+    r"|==|--|[IWEF](?:\d{4})? .{0,80}\.(?:cc|cpp|cu|py):\d+\]|\S+:\d+:|(?:srun|sbatch|slurmstepd[\w-]*|wandb|kernel|make|pip|bash)(?:\[\d+\])?: |\w{3} +\d+ \d\d:|\|)|\[\d+\]:|^\s{4,}\S|[{};]\s*$"
 )
 # Above each comment of a thread, as pages and search engines write it: no word of the person's
 _AUTHOR_LINE = re.compile(
@@ -23,9 +23,7 @@ _SENTENCES = re.compile(r"(?<=[.!?。])\s+")
 _LETTER = re.compile(r"[a-z一-鿿]")
 _WORD = re.compile(r"[a-z]+(?:['’][a-z]+)?")
 _CHINESE = re.compile(r"[一-鿿]")
-_PERSON = re.compile(
-    r"\b(?:I|[Ii]['’](?:m|ve)|[Mm]y|[Ww]e|[Oo]ur|[Yy]ou|[Yy]our)\b|\?|我|请问|怎么|为什么|如何"
-)
+_PERSON = re.compile(r"\b(?:I|I['’](?:m|ve)|[Mm]y)\b|我|请问")  # programs, too, say "you" and "we"
 # What sentences are held together by; a program's messages have few of them
 _SMALL_WORDS = frozenset(
     [
@@ -114,7 +112,7 @@ class ProseParts:
 
     @property
     def is_prose(self) -> bool:
-        """A person speaks here: in a post, or in some sentences about themselves or to a reader."""
+        """A person speaks here: below a title, or in some sentences about themselves."""
         if self.post:
             return bool(self.title[1])
         spoken = [(number, text) for number, text in (self.title, *self.sentences) if is_spoken(text)]
