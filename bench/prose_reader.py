@@ -18,7 +18,6 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.prose_answer import Claim, second_opinion
 from oomproof.evidence.texts import prose_reader
 from oomproof.evidence.texts.manual_pages import explains
-from oomproof.evidence.texts.post_deaths import NAMES, reports_of_a_person
+from oomproof.evidence.texts.post_deaths import NAMES
 from oomproof.evidence.texts.prose_parts import Lines, parts_of
 from oomproof.evidence.texts.prose_reader import Instance, Model, ProseReading, ToldCause, read_prose
 
@@ -200,9 +199,8 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
                 continue
             cause = row["said"]
             seen = reading(models, text)
-            person = partial(reports_of_a_person, text.lines)
             claim = Claim(cause, row["system"], row["figures"])
-            opinion = None if explains(text.lines) else second_opinion(claim, seen, person)
+            opinion = None if explains(text.lines) else second_opinion(claim, seen)
             new = opinion.cause if opinion is not None else cause
             for total in (totals[group], totals["all"]):
                 total["texts"] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from oomproof.causes import cause_of
@@ -13,14 +13,13 @@ from oomproof.evidence.texts.prose_reader import ToldCause, read_prose
 from oomproof.evidence.texts.text_case import TextCase
 from oomproof.records import replace
 
-# Set from posts of ten sets, each judged by a reader that had not seen it (docs/accuracy.md). A memory death that never
-# happened is the worst answer: only such a claim is doubted, and to make one takes a person who reports it.
+# Set from posts of eleven sets, each judged by a reader that had not seen it (docs/accuracy.md). A memory death that never
+# happened is the worst answer: the reader doubts such claims, and only such, and makes none.
 _REPORTS = 0.6  # how probable a report must be for the rules' claim of a memory death to stand
 _REPORTS_SYSTEM = 0.5  # where it rests on the kernel's, a guard's or an engine's own words
 _CONFIRMED = 0.7  # a sentence that tells the same, as probable as this, is enough
 _REPORTS_TOLD = 0.7  # before a sentence that no rule understood is believed
 _TOLD = 0.55
-_TOLD_MEMORY = 0.6
 _NO_DEATH = "not-a-crash"
 
 
@@ -49,7 +48,7 @@ def second_look(case: TextCase) -> TextCase:
     cause = claims_of_texts(case)[0].cause
     same = [finding for finding in findings if finding.cause == cause]
     claim = Claim(cause, any(not finding.job.heard for finding in same), any(map(_has_figures, same)))
-    opinion = second_opinion(claim, reading, lambda: _by_a_person(case))
+    opinion = second_opinion(claim, reading)
     if opinion is None:
         return case
     if opinion.cause == _NO_DEATH:
@@ -66,12 +65,6 @@ def _has_figures(finding: Finding) -> bool:
     return held or finding.gpu is not None or finding.job.requested is not None
 
 
-def _by_a_person(case: TextCase) -> bool:
-    from oomproof.evidence.texts.post_deaths import reports_of_a_person  # few texts need its tables
-
-    return reports_of_a_person(case.lines)
-
-
 def _finding(case: TextCase, told: ToldCause) -> Finding:
     from oomproof.evidence.texts.post_phases import phase_told
 
@@ -84,7 +77,7 @@ def _finding(case: TextCase, told: ToldCause) -> Finding:
     )
 
 
-def second_opinion(claim: Claim, reading: Reading, by_a_person: Callable[[], bool]) -> ToldCause | None:
+def second_opinion(claim: Claim, reading: Reading) -> ToldCause | None:
     """What to say in place of the rules' claim. None: it stands."""
     cause = cause_of(claim.cause)
     if not cause.good:
@@ -93,12 +86,8 @@ def second_opinion(claim: Claim, reading: Reading, by_a_person: Callable[[], boo
             return None
         told = max((told.probability for told in reading.told if told.cause == claim.cause), default=0.0)
         return None if told >= _CONFIRMED else ToldCause(_NO_DEATH, 0, "", 1 - reading.reports)
-    if reading.reports < _REPORTS_TOLD:
+    if reading.reports < _REPORTS_TOLD or not reading.told:
         return None
-    return next((told for told in reading.told if _believed(told, by_a_person)), None)
-
-
-def _believed(told: ToldCause, by_a_person: Callable[[], bool]) -> bool:
-    if cause_of(told.cause).memory:
-        return told.probability > _TOLD_MEMORY and by_a_person()
-    return told.probability > _TOLD
+    told_cause = reading.told[0]
+    believed = told_cause.probability > _TOLD and not cause_of(told_cause.cause).memory
+    return told_cause if believed else None

@@ -23,8 +23,8 @@ def told(cause: str, probability: float) -> ToldCause:
     return ToldCause(cause, 1, "", probability)
 
 
-def opinion(claim: Claim, reading: Reading, person: bool = True) -> str | None:
-    found = second_opinion(claim, reading, lambda: person)
+def opinion(claim: Claim, reading: Reading) -> str | None:
+    found = second_opinion(claim, reading)
     return found.cause if found is not None else None
 
 
@@ -47,12 +47,13 @@ def test_a_claim_stands_or_falls_by_how_probable_a_report_is(
     assert said == (None if stands else "not-a-crash")
 
 
-def test_a_memory_death_is_believed_only_of_a_person() -> None:
-    reading = Reading(0.95, (told("cuda-oom", 0.9), told("killed-unknown", 0.6)))
-    assert opinion(Claim("not-a-crash"), reading) == "cuda-oom"
-    assert opinion(Claim("not-a-crash"), reading, person=False) == "killed-unknown"
-    assert opinion(Claim("not-a-crash"), Reading(0.6, reading.told)) is None
-    assert opinion(Claim("not-a-crash"), Reading(0.95, (told("cuda-oom", 0.55),))) is None
+def test_the_reader_claims_no_memory_death() -> None:
+    killed, oom = told("killed-unknown", 0.6), told("cuda-oom", 0.5)
+    assert opinion(Claim("not-a-crash"), Reading(0.95, (killed, oom))) == "killed-unknown"
+    assert opinion(Claim("not-a-crash"), Reading(0.95, (told("cuda-oom", 0.9), killed))) is None
+    assert opinion(Claim("not-a-crash"), Reading(0.6, (killed,))) is None  # hardly a report
+    assert opinion(Claim("not-a-crash"), Reading(0.95, (told("segfault", 0.5),))) is None
+    assert opinion(Claim("not-a-crash"), Reading(0.95)) is None
 
 
 def cause_of_text(tmp_path: Path, text: str) -> tuple[str, str]:

@@ -279,15 +279,6 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
     return bare or silent
 
 
-def reports_of_a_person(lines: Lines) -> bool:
-    """Somebody writes of themselves, and neither changes a program, nor asks for a feature."""
-    whole = "\n".join(raw[:_LINE] for _, raw in lines)
-    if not _PERSON.search(whole) or not _FIRST_PERSON.search(whole) or _PULL.search(whole):
-        return False
-    title = next((raw[:_LINE] for _, raw in lines if raw.strip()), "")
-    return not _CHANGE.search(title) and not _ASKS.search(title)
-
-
 def _account(lines: Lines) -> int:
     """The first line of the kernel's account of its memory; 0 where fewer than four of its parts stand here."""
     found: dict[int, int] = {}
