@@ -1,6 +1,6 @@
 """On a card: calibrates it, then measures every operation that the sixty jobs have; the card's file is written as it goes.
 
-python bench/sizing/calibrated.py card.json [--seconds 150] [--signatures FILE]
+python bench/sizing/calibrated.py card.json [--seconds 150] [--signatures FILE] [--more]
 python bench/sizing/calibrated.py --collect FOLDER      without a card: signatures from what predict.py --keep FOLDER kept
 python bench/sizing/calibrated.py card.json --kept FOLDER [--rows rows.jsonl]      ... the jobs sized for that card, beside what they took
 """
@@ -37,6 +37,9 @@ def main() -> None:
     parser.add_argument("card", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--signatures", type=Path, default=SIGNATURES)
+    parser.add_argument(
+        "--more", action="store_true", help="only the operations that the card's file has not yet"
+    )
     parser.add_argument("--collect", type=Path)
     parser.add_argument("--kept", type=Path)
     parser.add_argument("--rows", type=Path)
@@ -48,7 +51,8 @@ def main() -> None:
         compare(args.card, args.kept, args.rows)
         return
     ends = time.monotonic() + args.seconds
-    verb(args.card, min(60.0, args.seconds / 2))
+    if not args.more:
+        verb(args.card, min(60.0, args.seconds / 2))
     with gzip.open(args.signatures, "rt") as file:
         wanted = [json.loads(line) for line in file]
     known = calibrated_card.read(args.card)

@@ -1,6 +1,6 @@
 """What the sixty jobs take on a card that nobody else uses: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
+    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|fresh|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
 
 Each job runs in a fork of its own from a process that has imported the libraries and never touched the card. Device memory is
 NVML's figure for the card, read every few milliseconds, less what it showed before. ``--caps``: job → bytes; the allocator gets
@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from jobs import JOBS, PROGRAMS, command, half, wanted
+from jobs import PROGRAMS, command, half, wanted
 
 MIB = 1 << 20
 SECONDS_A_JOB = 60.0
@@ -50,8 +50,8 @@ def main() -> None:
     ends = time.monotonic() + args.seconds
     _import_all()
     card = Card()
-    for name in JOBS:
-        if name in done or not wanted(name, args.only) or (args.caps and name not in caps):
+    for name in wanted(args.only):
+        if name in done or (args.caps and name not in caps):
             continue
         if time.monotonic() > ends:
             print("out of time", flush=True)
@@ -146,7 +146,9 @@ def _waited_for(child: int) -> int:
 def _program(name: str) -> None:
     file, *arguments = command(name)
     sys.argv = [file, *arguments]
-    sys.path.insert(0, str(PROGRAMS))
+    sys.path.insert(0, os.path.dirname(file))
+    if not file.startswith(str(PROGRAMS)):
+        os.chdir(os.path.dirname(file))
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     runpy.run_path(file, run_name="__main__")

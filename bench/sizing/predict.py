@@ -1,6 +1,6 @@
 """What `oomproof size` says of the sixty jobs, without a GPU: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|NAME,NAME] [--python PYTHON] [--keep FOLDER]
+    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|fresh|NAME,NAME] [--python PYTHON] [--keep FOLDER]
 
 PYTHON has torch, torchvision, transformers, lightning and accelerate. ``--keep`` copies what the virtual GPU wrote down.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from jobs import JOBS, command, half, wanted
+from jobs import PROGRAMS, command, half, wanted
 
 from oomproof.sizing import script_sizing, virtual_run
 
@@ -37,8 +38,8 @@ def main() -> None:
         if args.rows.exists()
         else set()
     )
-    for name in JOBS:
-        if name in done or not wanted(name, args.only):
+    for name in wanted(args.only):
+        if name in done:
             continue
         with tempfile.TemporaryDirectory() as folder, args.rows.open("a") as file:
             print(
@@ -56,6 +57,8 @@ def main() -> None:
 
 
 def predicted(name: str, python: str, folder: str) -> dict[str, object]:
+    file = command(name)[0]
+    os.chdir(os.path.dirname(file) if not file.startswith(str(PROGRAMS)) else PROGRAMS)
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     watched = script_sizing._run([python, "-W", "ignore", *command(name)], folder, 60.0, 139 << 30, True)
     seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from jobs import JOBS, half
+from jobs import half, wanted
 
 from oomproof.sizing import calibrated_card, measured_workspaces, virtual_run
 
@@ -39,21 +39,25 @@ def main() -> None:
     parser.add_argument("--capped", type=Path)
     parser.add_argument("--caps", type=Path)
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--measured", type=Path, default=MEASURED)
+    parser.add_argument("--only", default="")
     args = parser.parse_args()
     card = calibrated_card.read(args.card)
     assert card is not None, f"{args.card} is no card's file"
     capped = {row["job"]: row for row in _lines(args.capped)} if args.capped else {}
-    took = {row["job"]: row for row in _lines(MEASURED)}
+    took = {row["job"]: row for row in _lines(args.measured)}
     rows = [
         found
-        for name in JOBS
-        if (found := _row(name, args.kept / name, card, took[name], capped.get(name))) is not None
+        for name in wanted(args.only)
+        if name in took
+        and took[name]["status"] == 0
+        and (found := _row(name, args.kept / name, card, took[name], capped.get(name))) is not None
     ]
     if args.rows:
         args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if args.caps:
         context = card.card(virtual_run.ANY_CARD).context.usual
-        reported = [row for row in rows if row["half"] == "reporting"]
+        reported = [row for row in rows if row["half"] != "tuning"]
         args.caps.write_text(json.dumps({row["job"]: row["high"] * MIB - context for row in reported}))
     _print(rows, bool(capped))
 
@@ -82,8 +86,10 @@ def _row(name: str, folder: Path, card: Any, took: dict[str, Any], capped: Any) 
 
 
 def _print(rows: list[dict[str, Any]], capped: bool) -> None:
-    for part in ("reporting", "tuning"):
+    for part in ("reporting", "tuning", "fresh"):
         chosen = [row for row in rows if row["half"] == part]
+        if not chosen:
+            continue
         print(
             f"\n{part}: {len(chosen)} jobs\n\n| estimate | median error | 95th percentile | worst |\n|---|---|---|---|"
         )

@@ -247,12 +247,19 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
     parser.add_argument("--seconds", type=float, default=140)
+    parser.add_argument(
+        "--only", default="", help="nano, trainer, lightning: one of them, and none of the rest"
+    )
     parser.add_argument("--device", default="cuda")  # cpu: to try this script, not oomproof
     parser.parse_args(namespace=options)
     sys.path.insert(0, SOURCE)
     look_at_driver()
-    drills = {what: Drill(what, "--length", str(LENGTHS[what])) for what in LENGTHS}
-    reals = {what: Real(what) for what in LENGTHS}
+    chosen = [what for what in LENGTHS if options.only in ("", what)]
+    drills = {what: Drill(what, "--length", str(LENGTHS[what])) for what in chosen}
+    reals = {what: Real(what) for what in chosen}
+    if options.only:
+        compare(options.only, drills[options.only], reals[options.only])
+        return 0
     keeps, narrow = Drill("keeps", "--length", "4000"), Drill("narrow")
     for what in LENGTHS:
         try:

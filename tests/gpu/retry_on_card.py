@@ -116,7 +116,7 @@ def later(seconds: float) -> dict[str, Any]:
 def neighbour(seconds: float) -> dict[str, Any]:
     """A neighbour takes the card while it trains; it goes when the training has died of it. The plan stays."""
     case = Case(
-        "neighbour", [], ["--batch-size", "16384", "--accum", "1", "--steps", "4000", "--long-at", "3900"]
+        "neighbour", [], ["--batch-size", "16384", "--accum", "1", "--steps", "160", "--long-at", "120"]
     )
     beside = subprocess.Popen(
         [sys.executable, "ballast.py"],

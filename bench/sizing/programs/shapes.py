@@ -51,14 +51,43 @@ SHAPES = {
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
         vocab_size=50265, max_position_embeddings=514, num_labels=2,
     ),
+    "bert-large": lambda: hf.BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, num_labels=2
+    ),
+    "bart-base": lambda: hf.BartConfig(
+        d_model=768, encoder_layers=6, decoder_layers=6, encoder_attention_heads=12, decoder_attention_heads=12,
+        encoder_ffn_dim=3072, decoder_ffn_dim=3072,
+    ),
+    "gpt2-large": lambda: hf.GPT2Config(n_embd=1280, n_layer=36, n_head=20),
+    "bloom-560m": lambda: hf.BloomConfig(hidden_size=1024, n_layer=24, n_head=16, vocab_size=250880),
+    "phi-1.5": lambda: hf.PhiConfig(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, num_attention_heads=32, vocab_size=51200
+    ),
+    "mistral-like": lambda: hf.MistralConfig(
+        hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
+        num_key_value_heads=4, vocab_size=32000, sliding_window=1024,
+    ),
+    "mixtral-like": lambda: hf.MixtralConfig(
+        hidden_size=768, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=12,
+        num_key_value_heads=4, num_local_experts=4, vocab_size=32000,
+    ),
+    "roberta-xlm": lambda: hf.XLMRobertaConfig(vocab_size=250002, max_position_embeddings=514, num_labels=2),
+    "electra-base": lambda: hf.ElectraConfig(
+        embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072, num_labels=2
+    ),
+    "modernbert": lambda: hf.ModernBertConfig(num_labels=2),
+    "qwen2.5-0.5b": lambda: hf.Qwen2Config(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True,
+    ),
 }  # fmt: skip
 
 
 def make(name: str):
     config = SHAPES[name]()
-    if name.startswith("t5"):
+    if name.startswith(("t5", "bart")):
         config.decoder_start_token_id = 0
         return hf.AutoModelForSeq2SeqLM.from_config(config)
-    if name.startswith(("deberta", "bert", "roberta")):
+    if name.startswith(("deberta", "bert", "roberta", "electra", "modernbert")):
         return hf.AutoModelForSequenceClassification.from_config(config)
     return hf.AutoModelForCausalLM.from_config(config)

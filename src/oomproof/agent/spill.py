@@ -297,7 +297,8 @@ class Spill:
         if memory is not None:  # what is allocated between two steps is there whatever the batch
             capacity = memory.reserved + memory.free
             capacity = capacity if memory.allowed is None else min(capacity, memory.allowed)
-            fits = fitting_share(capacity, memory.allocated + memory.spilled, alive or capacity + most)
+            needed = max(alive, capacity + most)  # gaps between its tensors included
+            fits = fitting_share(capacity, memory.allocated + memory.spilled, needed)
         spilled = Spilled(
             phase, step, most, took, times.usual, self._batch, fits, left, 0 < alive <= capacity
         )
@@ -318,9 +319,9 @@ class Spill:
         sums["left"] = spilled.left
         if spilled.bytes > sums["largest"]:
             sums.update(largest=spilled.bytes, step=spilled.step, phase=spilled.phase)
-            sums.update(
-                batch=spilled.batch, fits=spilled.fitting_batch, share=spilled.fits, slower=spilled.slower
-            )
+            sums.update(share=spilled.fits, slower=spilled.slower)
+        if spilled.fitting_batch and spilled.fitting_batch < (sums.get("fits") or 1 << 62):
+            sums.update(batch=spilled.batch, fits=spilled.fitting_batch)
         if sums["count"] <= _RECORDED:
             fields = dict(spilled._asdict())
             agent.report(
@@ -333,7 +334,7 @@ class Spill:
             )
         if self._times.always_spills and not self._told_always:
             self._told_always, self._told, sums["always"] = True, now, True
-            agent.tell(always_text(spilled))
+            agent.tell(always_text(spilled, sums.get("fits")))
         elif now - self._told >= _TELL_EVERY and not self._told_always:
             self._told = now
             agent.tell(text)

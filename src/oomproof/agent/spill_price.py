@@ -10,10 +10,9 @@ from .cache_release import size
 _USUAL = 31  # steps without a spill, by which one with a spill is measured
 _FEW = 3  # of them tell nothing
 _SAFE = 0.95  # of what would fit: segments leave gaps
-_LATELY, _MOSTLY = (
-    20,
-    0.8,
-)  # steps, and share of them that spilled: then the batch is too large, not one batch
+# Steps, and share of them that spilled: then the batch is too large, not one batch. Where a loop runs ahead of the card, two steps' spills are seen
+# in one look.
+_LATELY, _MOSTLY = 20, 0.5
 
 
 class StepTimes:
@@ -84,24 +83,27 @@ def text_of(spilled: Spilled) -> str:
     return text + (f"; {advice}" if (advice := advice_of(spilled)) else "")
 
 
-def advice_of(spilled: Spilled) -> str:
+def advice_of(spilled: Spilled, fits: int | None = None) -> str:
+    """``fits``: the smallest batch that was named so far."""
+    fits = fits or spilled.fitting_batch
     if spilled.is_gaps:
+        other = f", or a batch of {fits} (this one: {spilled.batch})" if fits else ""
         return (
             "its tensors would have fitted the card, but not its free pieces: expandable_segments:True in PYTORCH_ALLOC_CONF "
-            "avoids that"
+            f"avoids that{other}"
         )
-    if spilled.fitting_batch:
-        return f"a batch of {spilled.fitting_batch} always fits (this one: {spilled.batch})"
+    if fits:
+        return f"a batch of {fits} always fits (this one: {spilled.batch})"
     if spilled.fits:
         return f"{spilled.fits:.0%} of this batch would have fitted"
     return ""
 
 
-def always_text(spilled: Spilled) -> str:
+def always_text(spilled: Spilled, fits: int | None = None) -> str:
     """Said once, of a job whose batch is too large."""
     slower = f", {_seconds(spilled.slower)} slower each" if spilled.slower else ""
-    advice = advice_of(spilled) or "use a smaller batch"
-    return f"nearly every step spills{slower}: that is no exception, the batch is too large for the card; {advice}"
+    advice = advice_of(spilled, fits) or "use a smaller batch"
+    return f"most steps spill{slower}: that is no exception, the batch is too large for the card; {advice}"
 
 
 def _seconds(value: float | None) -> str:

@@ -38,7 +38,7 @@ from oomproof.machine.nvidia import driver_present
 from oomproof.plans import fit_tiers
 from oomproof.plans.command_template import Template
 from oomproof.plans.fit_confirmation import Confirmation, confirmation
-from oomproof.plans.fit_measure import point_between, point_of
+from oomproof.plans.fit_measure import BetweenRuns, point_of
 from oomproof.plans.fit_points import Point
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
@@ -170,11 +170,12 @@ def _requests(request: FitRequest, each: str | None) -> list[FitRequest]:
 
 
 def _fitted(request: FitRequest, runs: _VirtualRuns) -> FitAnswer:
-    answer = fit(request, runs.measure, point_between)
+    between = BetweenRuns()
+    answer = fit(request, runs.measure, between.point, between.least)
     for _ in range(_MEASURED):
         if not runs.measure_card(_largest_batch(answer)):
             break
-        answer = fit(request, runs.measure, point_between)  # few new runs, if any
+        answer = fit(request, runs.measure, between.point, between.least)  # few new runs, if any
     return answer
 
 

@@ -45,7 +45,7 @@ def ask_for_idle(holders: Sequence[CardHolder]) -> list[str]:
 
 
 def idle_of(run_id: str) -> int:
-    """What its processes last said they have reserved and do not use, on all their cards: a job numbers its cards in its own way.
+    """What its processes last said they could give back, on all their cards: a job numbers its cards in its own way.
     0 where they said nothing."""
     from oomproof.recording import run_folders
 
@@ -58,10 +58,7 @@ def idle_of(run_id: str) -> int:
 
 
 def idle_bytes(told: Sequence[Mapping[str, Any]]) -> int:
+    """Segments that are wholly free: one tensor that lives in a large segment keeps all of it."""
     newest = {(numbers.get("pid"), numbers.get("device")): numbers for numbers in told}
-    idle = 0
-    for numbers in newest.values():
-        allocated, reserved = numbers.get("allocated"), numbers.get("reserved")
-        if isinstance(allocated, int) and isinstance(reserved, int):
-            idle += max(0, reserved - allocated)
-    return idle
+    sizes = [numbers.get("returnable") for numbers in newest.values()]
+    return sum(max(0, size) for size in sizes if isinstance(size, int))

@@ -9,7 +9,7 @@ from oomproof.records import replace
 from oomproof.sizing import virtual_run
 from oomproof.sizing.card_constants import Card
 from oomproof.sizing.measured_workspaces import EMPTIED
-from oomproof.sizing.scaled_log import log_pair
+from oomproof.sizing.scaled_log import LogPair, log_pair
 from oomproof.sizing.script_sizing import SizedScript
 from oomproof.sizing.smallest_capacity import smallest_capacity
 from oomproof.sizing.virtual_run import VirtualRun
@@ -39,14 +39,43 @@ def point_of(sized: SizedScript, batch: int) -> Point:
     )
 
 
-def point_between(small: Point, large: Point, batch: int) -> Point | None:
-    """Without a run of its own: each tensor of two runs on its line, and the allocator with those. None where the two did not make the
-    same ones, or use no card."""
-    if small.source is None or large.source is None or not (small.on_card and large.on_card):
-        return None
-    pair = log_pair(small.batch, small.source.run.events, large.batch, large.source.run.events)
-    if pair is None:
-        return None
+class BetweenRuns:
+    """What two runs tell of a batch between or beyond them: each tensor on its line, and the allocator with those. None where the two did not
+    make the same ones, or use no card."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[
+            tuple[int, int], tuple[Source, Source, LogPair | None]
+        ] = {}  # sources kept: ids stay theirs
+
+    def point(self, small: Point, large: Point, batch: int) -> Point | None:
+        pair = self._pair(small, large)
+        return _point_at(pair, small, large, batch) if pair is not None else None
+
+    def least(self, small: Point, large: Point, batch: int) -> int | None:
+        """Bytes of the card that are just enough."""
+        pair = self._pair(small, large)
+        if pair is None or large.source is None:
+            return None
+        needed = smallest_capacity(pair.at(batch), virtual_run.asked_expandable())
+        return virtual_run.context_of(large.source.run, large.source.card).usual + needed
+
+    def _pair(self, small: Point, large: Point) -> LogPair | None:
+        if small.source is None or large.source is None or not (small.on_card and large.on_card):
+            return None
+        key = (id(small.source), id(large.source))
+        if key not in self._pairs:
+            first, second = small.source.run.events, large.source.run.events
+            self._pairs[key] = (
+                small.source,
+                large.source,
+                log_pair(small.batch, first, large.batch, second),
+            )
+        return self._pairs[key][2]
+
+
+def _point_at(pair: LogPair, small: Point, large: Point, batch: int) -> Point:
+    assert large.source is not None
     run, card = replace(large.source.run, events=pair.at(batch)), large.source.card
     _, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
     share = (batch - small.batch) / (large.batch - small.batch)
@@ -75,7 +104,9 @@ def card_needs(run: VirtualRun, card: Card) -> dict[str, CardNeed]:
 
 def _need(run: VirtualRun, card: Card, expandable: bool) -> CardNeed:
     estimate, _ = virtual_run.gpu_estimate(run, expandable, card)
-    return CardNeed(estimate, card.context.usual + smallest_capacity(run.events, expandable))
+    return CardNeed(
+        estimate, virtual_run.context_of(run, card).usual + smallest_capacity(run.events, expandable)
+    )
 
 
 def after_evaluations(run: VirtualRun) -> VirtualRun:

@@ -27,6 +27,9 @@ from oomproof.sizing.script_sizing import HELD_BACK
 
 Measure = Callable[[Plan], Point]
 Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it
+Least = Callable[
+    [Point, Point, int], int | None
+]  # ... to the bytes of the card that are just enough, which is quicker
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
 MOST = 1 << 14
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
@@ -107,7 +110,9 @@ def _first(knob: Knob, request: FitRequest) -> int:
     )
 
 
-def fit(request: FitRequest, measure: Measure, between: Between = lambda *_: None) -> FitAnswer:
+def fit(
+    request: FitRequest, measure: Measure, between: Between = lambda *_: None, least: Least = lambda *_: None
+) -> FitAnswer:
     """Raises what ``measure`` raises, and OomproofError where the question has no answer."""
     start = start_plan(request)
     pinned = dict(request.pinned)
@@ -118,7 +123,7 @@ def fit(request: FitRequest, measure: Measure, between: Between = lambda *_: Non
     for plan in _given_up(order, start):
         scenario = Scenario(plan)
         answer.scenarios.append(scenario)
-        _search(request, scenario, measure, between)
+        _search(request, scenario, measure, least)
         _check_device(scenario.points[0], request.capacity)
         _make_tiers(request, scenario, between)
         if scenario.maximum.plan is not None:
@@ -166,7 +171,7 @@ def _given_up(order: Sequence[Knob], start: Plan) -> Iterator[Plan]:
             yield plan
 
 
-def _search(request: FitRequest, scenario: Scenario, measure: Measure, between: Between) -> None:
+def _search(request: FitRequest, scenario: Scenario, measure: Measure, least: Least) -> None:
     """Fills in ``points``: the largest batch that fits among them, where there is one, and some around it."""
     template = request.template
     seen: dict[int, Point] = {}
@@ -181,8 +186,8 @@ def _search(request: FitRequest, scenario: Scenario, measure: Measure, between: 
         """By each tensor of two runs; where that cannot be, on the chord between them, and beyond them a little further."""
         if batch not in seen and len(seen) > 1:
             two = neighbours(list(seen.values()), batch)
-            if (told := between(two[0], two[1], batch)) is not None:
-                return _need(told, template)
+            if (told := least(two[0], two[1], batch)) is not None:
+                return told
         if batch in seen or not _is_near(sorted(seen), batch):
             return _need(run(batch), template)
         near = predict(list(seen.values()), batch, _fewest(template))

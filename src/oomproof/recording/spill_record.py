@@ -27,7 +27,7 @@ class SpillRecord:
     phase: str = ""
     batch: int | None = None  # ... its samples, and how many would have fitted
     fits: int | None = None
-    always: bool = False  # nearly every step
+    always: bool = False  # most steps
     refused: str = ""  # why there is no spill
     given_back: int = 0  # when the host was short
 

@@ -82,7 +82,10 @@ class CalibratedCard:
         return Constant(min(least, most) - MEASURED_CONTEXT, most, most + MEASURED_CONTEXT, source)
 
     def card(self, usual: Card) -> Card:
-        return Card(self.name, self.context or usual.context)
+        if self.context is None:
+            return Card(self.name, usual.context)
+        bare, least = self.constants.get("context"), self.constants.get("with_matrices")
+        return Card(self.name, self.context, max(0, least - bare) if bare and least else 0)
 
 
 def signature_key(signature: Mapping[str, Any]) -> str:

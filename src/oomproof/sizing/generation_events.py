@@ -11,6 +11,7 @@ from typing import Any
 from oomproof.records import dataclass
 
 Event = tuple[int, int]
+_WHOLE = 32  # of so many tokens one has all its tensors; what another takes anew at the same size, and gives back, finds its blocks cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,16 @@ def continued(events: list[Event], cuts: list[int], left: int, first_number: int
 
 def _more(middle: Token, last: Token, left: int, number: int) -> list[Event]:
     growth = [after - before for before, after in zip(middle.sizes, last.sizes, strict=True)]
+    alike = {step[2] for step in last.steps if step[:2] == ("free", 0) and not growth[step[2]]}
     added: list[Event] = []
     previous, current = list(last.numbers), list(last.numbers)
     for token in range(1, left + 1):
         previous, current = current, []
+        left_out = alike if token % _WHOLE else frozenset()
         for step in last.steps:
-            if step[0] == "new":
+            if step[-1] in left_out and step[:2] != ("free", 1):
+                current += [0] if step[0] == "new" else []
+            elif step[0] == "new":
                 added.append((number, last.sizes[step[1]] + token * growth[step[1]]))
                 current.append(number)
                 number += 1

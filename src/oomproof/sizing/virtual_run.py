@@ -12,7 +12,7 @@ from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
 from oomproof.sizing import card_constants
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.card_constants import A100, ANY_CARD, Card
+from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
 
@@ -145,7 +145,7 @@ def _bytes(path: str) -> bytes:
 
 def tight(run: VirtualRun, total: int, card: Card = ANY_CARD) -> str:
     """On a card of that size: a sentence where it only fits since cached segments are given back, else nothing."""
-    allocator = CachingAllocator(capacity=total - card.context.usual)
+    allocator = CachingAllocator(capacity=total - context_of(run, card).usual)
     allocator.replay(run.events)
     if not allocator.retries or allocator.failures:
         return ""
@@ -239,7 +239,7 @@ def asked_expandable() -> bool:
 def gpu_estimate(
     run: VirtualRun, expandable: bool = False, card: Card = ANY_CARD
 ) -> tuple[Estimate, tuple[Phase, ...]]:
-    context = card.context
+    context = context_of(run, card)
     found = replay(run, expandable)
     searched = run.result.get("benchmark") and _guessed_convolutions(run.result)
     searching = int(found.reserved * card_constants.BENCHMARK_SHARE) if searched else 0
@@ -250,8 +250,21 @@ def gpu_estimate(
     expected = context.usual + found.reserved + searching
     spread = card_constants.ALLOCATOR_SPREAD
     low = context.low + min(found.allocated, int(found.reserved * (1 - spread)))
-    high = context.high + searching + int(found.reserved * (1 + spread + sum(widths(run.result).values())))
+    wide = int(found.reserved * (spread + sum(widths(run.result).values())))
+    if searched:
+        wide = max(wide, card_constants.BENCHMARK_LEAST)
+    high = context.high + searching + found.reserved + wide
     return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
+
+
+def context_of(run: VirtualRun, card: Card) -> Constant:
+    """Less where no matrix is multiplied: that library is loaded when it is first used."""
+    operations = {str(signature.get("op")) for signature in run.result.get("signatures", [])}
+    if not operations or run.result.get("recurrent") or not all("convolution" in name for name in operations):
+        return card.context
+    context = card.context
+    low, usual, high = (max(0, size - card.matrices) for size in (context.low, context.usual, context.high))
+    return Constant(low, usual, high, context.source)
 
 
 def widths(result: Mapping[str, Any]) -> dict[str, float]:

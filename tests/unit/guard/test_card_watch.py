@@ -152,12 +152,15 @@ def test_a_run_that_keeps_what_it_does_not_use_is_asked_for_it(
 
 def test_what_a_job_told_of_its_allocator() -> None:
     told = [
-        {"pid": 1, "device": 0, "allocated": 1, "reserved": 9},
-        {"pid": 1, "device": 0, "allocated": 2 * GIB, "reserved": 5 * GIB},
-        {"pid": 2, "device": 0, "allocated": GIB, "reserved": 2 * GIB},
-        {"pid": 3, "device": 1, "allocated": "much"},
+        {"pid": 1, "device": 0, "reserved": 9, "returnable": 8},
+        {"pid": 1, "device": 0, "reserved": 5 * GIB, "returnable": 3 * GIB},
+        {"pid": 2, "device": 0, "reserved": 2 * GIB, "returnable": GIB},
+        {"pid": 3, "device": 0, "reserved": 40 * GIB, "returnable": 0},  # one small tensor in a large segment
+        {"pid": 3, "device": 1, "returnable": "much"},
+        {"pid": 4, "device": 1, "reserved": 2 * GIB},
     ]
-    assert idle_bytes(told) == 4 * GIB, "of each the newest" and idle_bytes([]) == 0
+    assert idle_bytes(told) == 4 * GIB, "of each the newest"
+    assert idle_bytes([]) == 0
 
 
 def test_a_process_below_a_runs_own_belongs_to_that_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomproof.errors import OomproofError
 from oomproof.plans.command_template import template_of
-from oomproof.plans.fit_measure import card_needs, point_between
+from oomproof.plans.fit_measure import BetweenRuns, card_needs
 from oomproof.plans.fit_points import NATIVE, Point, Source, predict
 from oomproof.plans.fit_search import FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
@@ -34,11 +34,12 @@ def measured(batch: int, layers: int = 40) -> Point:
 
 
 def test_as_a_run_of_that_batch_would_have_it() -> None:
-    small, large = measured(8), measured(32)
+    small, large, runs = measured(8), measured(32), BetweenRuns()
     for batch in (9, 17, 31, 64, 100):
-        between, run = point_between(small, large, batch), measured(batch)
+        between, run = runs.point(small, large, batch), measured(batch)
         assert between is not None and between.scaled
         assert between.card == run.card
+        assert runs.least(small, large, batch) == run.card[NATIVE].least
         assert between.host == run.host
         assert not predict([small, large, between], batch, None).measured
 
@@ -52,9 +53,9 @@ def test_a_line_through_two_sums_would_be_off() -> None:
 
 def test_other_tensors_or_no_log_give_none() -> None:
     small = measured(8)
-    assert point_between(small, measured(32, layers=80), 16) is None
+    assert BetweenRuns().point(small, measured(32, layers=80), 16) is None
     bare = Point(32, small.card, small.host, {}, {})
-    assert point_between(small, bare, 16) is None
+    assert BetweenRuns().point(small, bare, 16) is None and BetweenRuns().least(small, bare, 16) is None
 
 
 def test_the_search_needs_three_runs_and_its_tiers_are_as_runs_would_be() -> None:
@@ -67,7 +68,8 @@ def test_the_search_needs_three_runs_and_its_tiers_are_as_runs_would_be() -> Non
         return measured(runs[-1])
 
     template = template_of(["train.py", "--batch-size", "{batch}"], [])
-    answer = fit(FitRequest(template, Capacity(24 * GIB, 30 * GIB)), measure, point_between)
+    between = BetweenRuns()
+    answer = fit(FitRequest(template, Capacity(24 * GIB, 30 * GIB)), measure, between.point, between.least)
     assert len(runs) <= 3
     for tier in answer.chosen.tiers:
         assert tier.predicted is not None and tier.predicted.gpu is not None

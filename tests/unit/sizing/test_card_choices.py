@@ -68,6 +68,39 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = F.cross_entropy(logits, torch.zeros(4096, dtype=torch.long, device="cuda"))
 took = torch.cuda.memory_allocated() - before
 assert 6 * logits.numel() <= took < 6.1 * logits.numel(), "its logarithm in bfloat16, once more in float32 for nll_loss"
+
+# experts in float32: the card multiplies them group by group
+if hasattr(torch, "_grouped_mm"):
+    rows = torch.zeros(32, 64, device="cuda", requires_grad=True)
+    experts = torch.zeros(4, 64, 16, device="cuda", requires_grad=True)
+    ends = torch.tensor([8, 16, 24, 32], dtype=torch.int32, device="cuda")
+    made = torch._grouped_mm(rows, experts, offs=ends)
+    assert made.shape == (32, 16) and made.dtype is torch.float32
+    made.sum().backward()
+    assert rows.grad.shape == rows.shape and experts.grad.shape == experts.shape
+
+# a CTC loss: lengths are values of the card
+scores = torch.zeros(50, 3, 20, device="cuda", requires_grad=True)
+lengths = torch.full((3,), 50, device="cuda"), torch.full((3,), 9, device="cuda")
+for targets in (torch.ones(3, 12, dtype=torch.long, device="cuda"), torch.ones(27, dtype=torch.long, device="cuda")):
+    with torch.backends.cudnn.flags(enabled=False):
+        F.ctc_loss(scores.log_softmax(2), targets, *lengths).backward()
+assert scores.grad.shape == scores.shape
+
+# positions that count on are of one text, for which transformers makes no mask
+try:
+    from transformers.masking_utils import find_packed_sequence_indices as packed
+except ImportError:
+    packed = None
+if packed is not None:
+    positions = torch.arange(8, device="cuda") + 3
+    assert packed(positions.unsqueeze(0).expand(2, -1)) is None
+    assert packed(torch.arange(5)[None].cuda()) is None, "read on the host before they left"
+    assert packed(torch.tensor([[0, 1, 2, 0, 1]]).cuda()) is not None, "two texts in a row"
+    assert packed(torch.arange(0, 16, 2, device="cuda")[None]) is not None
+    assert packed(positions[None] - torch.zeros(8, dtype=torch.long, device="cuda")) is not None, "nobody knows"
+    positions[3] = 0
+    assert packed(positions[None]) is not None
 print("seen all")
 """
 

@@ -84,3 +84,23 @@ def test_a_phase_that_was_not_reached_has_no_figure() -> None:
         ("train", False, True),
         ("eval", True, False),
     ]
+
+
+def test_a_network_of_convolutions_alone_loads_no_library_for_matrices() -> None:
+    events, convolution = [(1, 40 * MIB)], {"op": "aten.convolution.default"}
+    alone = a_run(events, signatures=[convolution])
+    with_head = a_run(events, signatures=[convolution, {"op": "aten.addmm.default"}])
+    recurrent = a_run(events, signatures=[convolution], recurrent=True)
+    unknown = a_run(events)
+    card = virtual_run.ANY_CARD
+    assert virtual_run.context_of(alone, card).usual == card.context.usual - card.matrices
+    less = virtual_run.gpu_estimate(with_head)[0].expected - virtual_run.gpu_estimate(alone)[0].expected
+    assert less == card.matrices
+    for run in (with_head, recurrent, unknown):
+        assert virtual_run.context_of(run, card) == card.context
+
+
+def test_a_search_for_kernels_may_take_a_gibibyte_whatever_the_tensors_take() -> None:
+    facts = {"convolutions": 4, "notes": []}
+    plain, searched = (a_run([(1, 40 * MIB)], **facts, benchmark=on) for on in (False, True))
+    assert virtual_run.gpu_estimate(searched)[0].high - virtual_run.gpu_estimate(plain)[0].high > 900 * MIB

@@ -22,6 +22,7 @@ from .phase_peaks import EVAL, TRAIN
 
 _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for each loader
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
+_AFTER = 1  # steps behind the last of the first, which have the largest batch too: an evaluation lies between
 _NOISE = 64 << 10  # bytes a batch: less is no output that is kept
 _EVAL_SHARE, _EVAL_MOST = (
     1 / 12,
@@ -97,12 +98,13 @@ class WorstBatches(LoaderFlow):
     # --- the largest batch ------------------------------------------------------------------------------------
 
     def _largest(self, iterator: Any) -> Any:
-        """In every training step up to the third: the first makes the optimizer's state, and only then all is there at once.
-        In each evaluation it comes first."""
+        """In every other training step, from the second on, as in a long run: the optimizer's state is there by then, and cached blocks of a usual
+        batch, which are of no use to it. In each evaluation it comes first."""
         loop = self.loop
         given = iterator.__dict__.get("_rehearsed", 0)
         training = loop.peaks.now == TRAIN
-        if (training and loop.steps >= STEPS) or (not training and given):
+        usual = loop.steps % 2 == 0 or loop.steps > STEPS + _AFTER
+        if usual if training else given:
             return None
         worst = self._find(iterator, training)
         batch = worst.batch if worst.batch is not None else made(iterator, worst)

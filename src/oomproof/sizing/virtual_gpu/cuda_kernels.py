@@ -89,6 +89,30 @@ def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.run(aten.empty.memory_format, [length], dtype=dtype, device="cpu")
 
 
+def _grouped_product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Of a mixture of experts: the card multiplies other types than bfloat16 group by group, which torch's own stand-in refuses."""
+    left, right = args[0], args[1]
+    offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+    if left.dtype is torch.bfloat16 and right.dtype is torch.bfloat16:
+        return mode.run(func, *args, **kwargs)
+    shape = [left.shape[-2], right.shape[-1]]
+    if left.dim() == right.dim():  # both by rows: one product for each group
+        shape.insert(0, left.shape[0] if left.dim() == 3 else offsets.shape[0])
+    return mode.run(aten.empty.memory_format, shape, dtype=left.dtype, device="cpu")
+
+
+def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """How long the longest target is stands in values: of padded targets their width, of targets in a row a fair share."""
+    steps, batch = args[0].shape[0], args[0].shape[1] if args[0].dim() == 3 else 1
+    targets = args[1]
+    longest = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // max(1, batch))
+    if targets.dim() != 2:
+        _widen(mode, "the longest target of a CTC loss")
+    loss = mode.run(aten.empty.memory_format, [batch], dtype=args[0].dtype, device="cpu")
+    paths = [batch, steps, 2 * longest + 1]
+    return loss, mode.run(aten.empty.memory_format, paths, dtype=args[0].dtype, device="cpu")
+
+
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     mode.scalars += 1
     return False
@@ -106,7 +130,11 @@ REPLACED: dict[Any, Any] = {
     aten.histc.default: _histogram,
     aten.bincount.default: _bincount,
     aten.unique_consecutive.default: _unique,
+    aten._ctc_loss.Tensor: _ctc,
+    aten._ctc_loss.default: _ctc,
 }
+if hasattr(aten, "_grouped_mm"):  # torch 2.8
+    REPLACED[aten._grouped_mm.default] = _grouped_product
 
 
 def attention(mode: Any) -> Any:

@@ -274,6 +274,20 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
 TOKENS = 12  # of a generation: the others follow from these
 
 
+def one_text(module: Any, mode: Any) -> None:
+    """transformers.masking_utils: positions that count on are of one text, so no mask is made of them; whether they do is a value of the GPU."""
+    packed = getattr(module, "find_packed_sequence_indices", None)
+    if packed is None:
+        return
+
+    def found(position_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        if mode.is_on_card(position_ids) and mode.uniform.counts(position_ids):
+            return None
+        return packed(position_ids, *args, **kwargs)
+
+    module.find_packed_sequence_indices = found
+
+
 def end_generation(module: Any, flow: Flow) -> None:
     """transformers.generation.utils: whether all sequences are done is a value of the GPU. Here a few tokens are made, and noted
     how many are left up to the greatest length."""

@@ -1,5 +1,5 @@
-"""Tensors of the virtual card whose elements are known to be all the same: a mask of ones is asked whether all of it is true,
-and what the script does next depends on the answer."""
+"""Tensors of the virtual card whose elements are known: all the same, or each one more than the one before. A mask of ones is asked whether all
+of it is true, positions whether they belong to one text, and what the script does next depends on the answer."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ _COMPARED = {
     aten.eq: operator.eq, aten.ne: operator.ne, aten.gt: operator.gt,
     aten.ge: operator.ge, aten.lt: operator.lt, aten.le: operator.le,
 }  # fmt: skip
+_MOVED = _packets("add", "sub", "_to_copy", "clone")  # by one number, or not at all: positions stay positions
+COUNTING = (
+    object()
+)  # in place of a value: along the last dimension each element is one more than the one before
 _DERIVED = {*_SAME, *_TRUTH, *_NOT, *_COMPARED, aten.sum}
 
 
@@ -49,6 +53,14 @@ class UniformTensors:
         self._values: dict[int, Any] = {}
 
     def value(self, tensor: Any) -> Any:
+        known = self._known(tensor)
+        return None if known is COUNTING else known
+
+    def counts(self, tensor: Any) -> bool:
+        """0, 1, 2… or 5, 6, 7…: of a view the whole last dimension, or less of it."""
+        return self._known(tensor) is COUNTING and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1)
+
+    def _known(self, tensor: Any) -> Any:
         number = self._log.number(tensor.untyped_storage())
         return self._values.get(number) if number is not None else None
 
@@ -62,10 +74,17 @@ class UniformTensors:
             return
         if packet in _VALUE:
             self._keep(out, _VALUE[packet])
+        elif packet is aten.arange:
+            self._keep(
+                out, COUNTING if func is not aten.arange.start_step or args[2:] in ((), (1,)) else None
+            )
         elif packet in _FILLED:
             at = _FILLED[packet]
             filled = args[at] if len(args) > at else kwargs.get("fill_value", kwargs.get("value"))
             self._keep(out, filled if isinstance(filled, (bool, int, float)) else None)
+        elif self._values and packet in _MOVED and self._known(args[0]) is COUNTING:
+            plain = all(isinstance(value, int) for value in args[1:]) and "alpha" not in kwargs
+            self._keep(out, COUNTING if plain and out.shape == args[0].shape else None)
         elif self._values and packet in _DERIVED:
             self._keep(out, self._derived(func, packet, args))
 
@@ -93,6 +112,8 @@ class UniformTensors:
         first = tensor.flatten()[0]
         if bool((tensor == first).all()):
             self._keep(moved, first.item())
+        elif tensor.dtype is torch.int64 and bool((tensor.diff(dim=-1) == 1).all()):
+            self._keep(moved, COUNTING)
 
     def _keep(self, tensor: Any, value: Any) -> None:
         number = self._log.number(tensor.untyped_storage())
@@ -102,6 +123,6 @@ class UniformTensors:
         if value is None or not whole:
             self._values.pop(number, None)
             return
-        self._values[number] = bool(value) if tensor.dtype is torch.bool else value
+        self._values[number] = bool(value) if tensor.dtype is torch.bool and value is not COUNTING else value
         if len(self._values) > REMEMBERED:
             del self._values[next(iter(self._values))]

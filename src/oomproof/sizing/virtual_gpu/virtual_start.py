@@ -25,6 +25,7 @@ def begin(folder: str) -> None:
     afterwards = {
         "torch": lambda module: install(folder),
         "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+        "transformers.masking_utils": lambda module: _flow_module().one_text(module, _own["mode"]),
         "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
         # asked whether a mask is needed: a fake tensor's values would count as unknown
         "transformers.utils.import_utils": lambda module: setattr(
