@@ -73,7 +73,13 @@ def _finding(case: TextCase, told: ToldCause) -> Finding:
         phase = "train"
     facts = JobFacts(heard="told", kind="failure", role="root", phase=phase)
     return Finding(
-        told.cause, case.sources[0], told.line, told.sentence[:600], "the post tells of it", 0.45, job=facts
+        told.cause,
+        case.sources[0],
+        told.line,
+        told.sentence[:600],
+        "the post tells of a failure",
+        0.45,
+        job=facts,
     )
 
 

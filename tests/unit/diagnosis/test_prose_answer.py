@@ -56,6 +56,16 @@ def test_the_reader_claims_no_memory_death() -> None:
     assert opinion(Claim("not-a-crash"), Reading(0.95)) is None
 
 
+def test_a_crash_is_not_called_a_kill(tmp_path: Path) -> None:
+    headlines = []
+    for text in UNDERSTOOD:
+        path = tmp_path / "post.txt"
+        path.write_text(text)
+        headlines.append(judge_texts(read_texts([str(path)])).headline)
+    assert headlines[0] == "killed by SIGKILL; this text does not say by whom"
+    assert headlines[1] == "crashed, or was killed; this text does not say by what"
+
+
 def cause_of_text(tmp_path: Path, text: str) -> tuple[str, str]:
     path = tmp_path / "post.txt"
     path.write_text(text)
