@@ -142,6 +142,7 @@ def test_a_plain_loop(folder: Path) -> None:
     assert reached(value) == {"load", "train", "eval", "save"} and value["evaluations"] == 2
     assert all(phase["host_bytes"] > 50 * MIB for phase in value["phases"] if phase["reached"])
     assert value["gpu"] is None and value["seconds"] < 120
+    assert 0 < value["step_seconds"] < value["seconds"]
 
 
 def test_hugging_face_trainer(folder: Path) -> None:

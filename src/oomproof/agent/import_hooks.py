@@ -17,4 +17,5 @@ HOOKS: dict[str, list[str]] = {
     "lightning.pytorch.trainer.trainer": ["phases_lightning"],
     "pytorch_lightning.trainer.trainer": ["phases_lightning"],
     "accelerate.accelerator": ["phases_files"],
+    "wandb.sdk.wandb_run": ["wandb_metrics"],
 }

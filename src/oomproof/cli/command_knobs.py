@@ -42,11 +42,12 @@ def script_text(argv: Sequence[str], folder: str) -> str:
 
 
 def _with_workers(template: Template, text: str, described: set[str]) -> Template:
-    """One worker is kept where the script's own text says that it cannot do without; a user who names 0 means it."""
-    least = least_workers(text)
+    """One worker is kept where the script's own text says that it cannot do without, or where batches ahead are asked for; a user who
+    names or types 0 means it."""
+    least = 1 if template.knob("prefetch") is not None else least_workers(text)
     knobs = [
         replace(knob, least=max(knob.least, least))
-        if knob.kind == "workers" and knob.name not in described
+        if knob.kind == "workers" and knob.name not in described and knob.first != 0
         else knob
         for knob in template.knobs
     ]

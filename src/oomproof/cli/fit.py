@@ -31,6 +31,7 @@ from typing import Any
 
 from oomproof.cli.command_knobs import knobs_of
 from oomproof.cli.command_parser import count
+from oomproof.cli.fit_history import paces_of, usual_batch
 from oomproof.cli.size import places_here
 from oomproof.errors import NEVER, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
@@ -132,6 +133,9 @@ def run(arguments: argparse.Namespace) -> int:
         tuple(arguments.order.split(",")) if arguments.order else (),
         os.cpu_count() or 1,
         arguments.most,
+        usual=usual_batch(template, command, os.getcwd()) if template.typed else None,
+        # of another machine nothing was measured here
+        paces=paces_of(template, os.getcwd()) if arguments.gpu in (None, NO_CARD) else (),
     )
     runs = _VirtualRuns(arguments, template, calibrated, where)
     try:

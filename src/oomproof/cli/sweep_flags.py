@@ -10,7 +10,7 @@ from typing import Any
 
 from oomproof.cli.command_parser import count
 from oomproof.errors import USAGE, OomproofError
-from oomproof.leaf.command_lines import short_name
+from oomproof.leaf.command_lines import python_target, short_name
 from oomproof.plans.knobs import parse_knob
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
@@ -147,6 +147,7 @@ def new_sweep(arguments: argparse.Namespace, file: str | None, command: list[str
         raise OomproofError(
             "no command to run", example if file is None else f"add program: to {file}, or -- CMD", USAGE
         )
+    _check_script(words)
     by_config = file is not None
     declared = [parse_knob(text) for text in arguments.knob]
     knobs = knobs_of(words, parameters, declared, arguments.effective)
@@ -156,6 +157,15 @@ def new_sweep(arguments: argparse.Namespace, file: str | None, command: list[str
     order = SweepOrder(words, cwd, space, knobs, settings, by_config, seed)
     name = check_name(arguments.name) if arguments.name else new_name(told.name or _named(words))
     return NewSweep(name, order, told.notes, mask_argv(words) != list(words), _example(order))
+
+
+def _check_script(words: tuple[str, ...]) -> None:
+    """A script that is not there would make every trial fail. Raises OomproofError."""
+    script = (python_target(words) or ("",))[0]
+    if script.endswith(".py") and not set("{$") & set(script) and not os.path.exists(script):
+        raise OomproofError(
+            f"{script}: no such file", f"trials run where the sweep is started: {os.getcwd()}", USAGE
+        )
 
 
 def _example(order: SweepOrder) -> list[str]:

@@ -86,7 +86,11 @@ def collect(
         from oomproof.evidence.script_handlers import script_that_ran
         from oomproof.evidence.texts.belief_mentions import beliefs_in
 
-        _, source = script_that_ran(run)
+        script, source = script_that_ran(run)
+        if source is not None and case.phase == "load" and case.step is None:
+            from oomproof.evidence.batch_loaders import names_a_loader
+
+            case = replace(case, own_batches=not names_a_loader(script, (string(run.get("cwd")) or "",)))
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer

@@ -350,6 +350,9 @@ class CaseFile:
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
+    own_batches: bool = (
+        False  # its source names no loader and no trainer: where its loading ends, nothing tells
+    )
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()

@@ -110,10 +110,12 @@ def of(
     if mine is None:
         return []
     running = _same_script(mine, proc)
+    # `timeout 8h oomproof run -- python train.py` names the script as well
+    wrappers = {parent, *_ancestors(parent, proc)}
     twins = []
     for pid, command in running.items():
         above = _ancestors(pid, proc)
-        if pid == os.getpid() or running.keys() & set(above):
+        if pid == os.getpid() or pid in wrappers or running.keys() & set(above):
             continue  # a loader worker, a rank below its torchrun
         theirs = _environment(pid, proc)
         if _rank(theirs) != _rank(environment) or _trials(above, command, parent, proc):

@@ -12,7 +12,7 @@ from oomproof.plans.knobs import NAME, Knob, kind_of, known_knob, least_of
 from oomproof.records import dataclass, replace
 
 # {name}; or {{name}}, which is {name} as it stands. Any other brace is the command's own: JSON, a shell's function
-_PLACEHOLDER = re.compile(rf"\{{\{{({NAME})\}}\}}|\{{({NAME})\}}")
+PLACEHOLDER = re.compile(rf"\{{\{{({NAME})\}}\}}|\{{({NAME})\}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Template:
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
-    return [match[2] for word in words for match in _PLACEHOLDER.finditer(word) if match[2]]
+    return [match[2] for word in words for match in PLACEHOLDER.finditer(word) if match[2]]
 
 
 def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """Each word stays one word, whatever a value holds; one that is only a placeholder goes when its value is empty."""
     made = []
     for word in words:
-        text = _PLACEHOLDER.sub(lambda match: values[match[2]] if match[2] else f"{{{match[1]}}}", word)
+        text = PLACEHOLDER.sub(lambda match: values[match[2]] if match[2] else f"{{{match[1]}}}", word)
         if text or not word:
             made.append(text)
     return made

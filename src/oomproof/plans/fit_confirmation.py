@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oomproof.plans.fit_tiers import Tier
+from oomproof.plans.step_times import step_text
 from oomproof.records import dataclass
 from oomproof.sizing.rehearsing import Rehearsal
 from oomproof.units import format_size
@@ -19,6 +20,7 @@ class Confirmation:
     gpu: int | None = None
     host: int | None = None
     sentence: str = ""
+    step_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -27,6 +29,7 @@ class Confirmation:
             "gpu_bytes": self.gpu,
             "host_bytes": self.host,
             "sentence": self.sentence,
+            "step_seconds": self.step_seconds,
         }
 
 
@@ -52,10 +55,13 @@ def confirmation(tier: Tier, rehearsal: Rehearsal) -> Confirmation:
     if host is not None:
         figures.append(f"{format_size(host)} of RAM ({format_size(predicted.host.expected)} predicted)")
     reached = ", ".join(phase.name for phase in rehearsal.phases if phase.reached)
+    step = rehearsal.step_seconds
+    pace = f"; its quickest step took {step_text(step)}" if step is not None else ""
     return Confirmation(
         tier.name,
         True,
         gpu,
         host,
-        f"a real run of the {tier.name} plan took {' and '.join(figures)}; reached: {reached}",
+        f"a real run of the {tier.name} plan took {' and '.join(figures)}; reached: {reached}{pace}",
+        step,
     )

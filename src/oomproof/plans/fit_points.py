@@ -67,14 +67,16 @@ class Predicted:
     varies: bool = False  # not measured, and samples differ in size
 
 
-def predict(points: Sequence[Point], batch: int, workers: int | None, way: str = NATIVE) -> Predicted:
-    """On the line through the two runs next to that batch. ``workers``: None for as many as the script has by itself."""
+def predict(
+    points: Sequence[Point], batch: int, workers: int | None, way: str = NATIVE, prefetch: int | None = None
+) -> Predicted:
+    """On the line through the two runs next to that batch. ``workers``, ``prefetch``: None for as many as the script has by itself."""
     near = neighbours(points, batch)
 
     def line(value: Callable[[Point], float]) -> int:
         return _at(near, batch, value)
 
-    hosts = {point.batch: _host(point, workers) for point in near}
+    hosts = {point.batch: _host(point, workers, prefetch) for point in near}
     gpu = least = None
     if all(point.on_card for point in near):
         gpu = _estimate(lambda name: line(lambda point: getattr(point.card[way].estimate, name)))
@@ -101,8 +103,11 @@ def _estimate(of: Callable[[str], int]) -> Estimate:
     return Estimate(min(low, expected), expected, max(high, expected), {})
 
 
-def _host(point: Point, workers: int | None) -> HostFigures:
-    return point.host if workers is None or not point.host.loaders else point.host.with_workers(workers)
+def _host(point: Point, workers: int | None, prefetch: int | None) -> HostFigures:
+    if not point.host.loaders or (workers is None and prefetch is None):
+        return point.host
+    own = max(loader.workers for loader in point.host.loaders)
+    return point.host.with_workers(own if workers is None else workers, prefetch)
 
 
 def neighbours(points: Sequence[Point], batch: int) -> Sequence[Point]:

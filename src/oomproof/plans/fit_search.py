@@ -21,6 +21,7 @@ from oomproof.plans.fit_tiers import (
 )  # fmt: skip
 from oomproof.plans.knobs import Knob, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
+from oomproof.plans.step_times import Pace
 from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch
 from oomproof.sizing.script_sizing import HELD_BACK
@@ -36,6 +37,7 @@ _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted,
 _CLOSE = 0.015  # of the batch: nearer to the largest one is not worth a run
 _ROUNDS = 6
 _SAME_ON_CARD = 1 << 20  # bytes: virtual runs of the same thing are the same to the byte
+_FLAT = 8  # times a batch that still takes the same is no batch
 _SAME = 0.02  # of what was measured on the host, where two runs differ by more
 _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
 
@@ -43,7 +45,8 @@ _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
 @dataclass(frozen=True, slots=True)
 class FitRequest:
     """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says. ``pinned``:
-    knobs that keep a value, which is not given up."""
+    knobs that keep a value, which is not given up. ``usual``: samples of a step where nothing is said, by the script's own default.
+    ``paces``: of recorded runs of the command, the newest first."""
 
     template: Template
     capacity: Capacity
@@ -52,6 +55,8 @@ class FitRequest:
     workers: int = 4
     most: int | None = None
     pinned: tuple[tuple[str, str], ...] = ()
+    usual: int | None = None
+    paces: tuple[Pace, ...] = ()
 
 
 @dataclass
@@ -305,12 +310,26 @@ def _check_effect(answer: FitAnswer) -> None:
         ):  # a card too small for CUDA itself is no fault of the placeholder
             raise OomproofError(told, f"is {{{micro.name}}} the argument that sets the batch?", USAGE)
         answer.notes.append(told)
+    elif micro is not None and (flat := _flat(points)) is not None:
+        answer.notes.append(
+            f"{flat[1].batch} takes what {flat[0].batch} takes: either the data has no more samples, or {{{micro.name}}} is not the "
+            "argument that sets the batch"
+        )
     for before, after in pairwise(answer.scenarios):
         changed = [name for name, value in after.plan.values if before.plan.get(name) != value]
         shared = {point.batch for point in before.points} & {point.batch for point in after.points}
         pairs = [(_of(before.points, batch), _of(after.points, batch)) for batch in sorted(shared)]
         if pairs and all(_is_same(left, right) for left, right in pairs):
             answer.notes.append(f"{', '.join(changed)} changed nothing: does the script use it?")
+
+
+def _flat(points: Sequence[Point]) -> tuple[Point, Point] | None:
+    """Two runs of far different batches that took the same, the largest among them; ``points`` by their batch."""
+    runs = [point for point in points if not point.scaled and point.on_card]
+    small = next(
+        (point for point in runs if point.batch * _FLAT <= runs[-1].batch and _is_same(point, runs[-1])), None
+    )
+    return (small, runs[-1]) if small is not None else None
 
 
 def _of(points: Sequence[Point], batch: int) -> Point:
@@ -333,7 +352,13 @@ def _shortage(answer: FitAnswer) -> tuple[int, str]:
     request, point = answer.request, min(answer.chosen.points, key=lambda point: point.batch)
     knob = request.template.knob("workers")
     points = answer.chosen.points
-    smallest = predict(points, point.batch, fewest_workers(points, knob) if knob is not None else None)
+    ahead = request.template.knob("prefetch")
+    smallest = predict(
+        points,
+        point.batch,
+        fewest_workers(points, knob) if knob is not None else None,
+        prefetch=ahead.least if ahead is not None else None,
+    )
     card = request.capacity.gpu
     if smallest.least is not None and card is not None and smallest.least > usable_at_most(card):
         return smallest.least - usable_at_most(card), "the card"

@@ -102,7 +102,8 @@ def with_workers_that_fit(
     way: str = NATIVE,
     fewest: int = 0,
 ) -> tuple[Plan, Predicted] | None:
-    """The plan with as many workers as fit into RAM and /dev/shm; None where not even the fewest do, or the card is too small."""
+    """The plan with as many workers as fit into RAM and /dev/shm, then with fewer batches ahead; None where not even the fewest do, or the
+    card is too small."""
     batch = number(template, plan, "batch") or points[0].batch
     knob = template.knob("workers")
     wanted = number(template, plan, "workers")
@@ -112,10 +113,15 @@ def with_workers_that_fit(
         counts = [count for count in range(wanted, least - 1, -1) if knob.allows(count)]
     if not _card_fits(predict(points, batch, counts[0], way), capacity, tier):
         return None
-    for count in counts:
-        predicted = predict(points, batch, count, way)
+    ahead = template.knob("prefetch")
+    first = number(template, plan, "prefetch")
+    fewer = [int(value) for value in ahead.smaller(str(first))] if ahead is not None and first else []
+    for count, prefetch in [*((count, first) for count in counts), *((counts[-1], value) for value in fewer)]:
+        predicted = predict(points, batch, count, way, prefetch)
         if _host_fits(predicted, capacity, tier):
             changed = {knob.name: str(count)} if knob is not None and count is not None else {}
+            if ahead is not None and prefetch is not None:
+                changed[ahead.name] = str(prefetch)
             return plan.with_values(**changed), predicted
     return None
 

@@ -28,8 +28,8 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 # What gives way first. Workers change no result; a batch that is split changes none either, where accumulation makes up for it;
 # recomputing costs time, precision digits, a shorter sequence what is learnt.
 _SACRIFICE = (
-    re.compile(r"checkpoint|recompute"),
-    re.compile(r"precision|dtype|bf16|fp16|amp\b|bits"),
+    re.compile(r"checkpoint|ckpt|recompute|remat"),
+    re.compile(r"precision|dtype|bf16|fp16|half|amp\b|bits|quant"),
     re.compile(r""),
     re.compile(r"seq|len|tokens|context|image|img|resolution|size"),
 )
@@ -154,7 +154,8 @@ def sacrifice_order(knobs: Sequence[Knob], asked: Sequence[str] = ()) -> tuple[K
 def _rank(knob: Knob) -> int:
     if knob.kind in _FIRST:
         return _FIRST.index(knob.kind)
-    name = knob.name.lower()
+    # a switch tells by what it switches on: gc=,--gradient-checkpointing
+    name = " ".join([knob.name, *(value for value in knob.values if value.startswith("-"))]).lower()
     for rank in (0, 1, 3):
         if _SACRIFICE[rank].search(name):
             return len(_FIRST) + rank

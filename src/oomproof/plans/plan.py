@@ -127,12 +127,24 @@ def _nearest(effective: int) -> int:
     return power if effective - power <= 2 * power - effective else 2 * power
 
 
+def other_batch_note(after: int) -> str:
+    """Of a plan whose effective batch nobody asked for."""
+    return (
+        f"no effective batch was given: {after} samples a step are another training than with the batch your learning rate was chosen "
+        f"for; it usually changes by the same factor with SGD, by its square root with Adam. --effective N keeps a batch"
+    )
+
+
 def learning_rate_note(before: int | None, after: int | None) -> str:
     """What another effective batch means; nothing where it stays."""
     if not before or not after or before == after:
         return ""
     factor = after / before
     return (
-        f"the effective batch changes from {before} to {after}: the learning rate too, usually × {factor:.2g} with SGD "
-        f"or × {factor**0.5:.2g} with Adam; with accumulation it would stay"
+        f"the effective batch changes from {before} to {after}: the learning rate too, usually × {_factor(factor)} with SGD "
+        f"or × {_factor(factor**0.5)} with Adam; with accumulation it would stay"
     )
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.0f}" if factor >= 10 else f"{factor:.2g}"

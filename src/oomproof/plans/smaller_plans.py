@@ -10,7 +10,7 @@ from oomproof.diagnosis.smaller_command import workers_that_fit
 from oomproof.errors import USAGE, OomproofError
 from oomproof.plans.command_template import Template
 from oomproof.plans.death_facts import DeathFacts
-from oomproof.plans.knobs import Knob, sacrifice_order
+from oomproof.plans.knobs import Kind, Knob, sacrifice_order
 from oomproof.plans.plan import (
     Plan,
     batches_at_most,
@@ -144,10 +144,18 @@ def _relevant(template: Template, plan: Plan, facts: DeathFacts, order: Sequence
 
 
 def _takes_part_in_loading(knob: Knob, facts: DeathFacts) -> bool:
-    """Workers that were seen then are those of a data set's map(); what the user named may be a precision or a part of the data."""
+    """What the user named may be a precision or a part of the data."""
     if knob.kind in ("workers", "prefetch"):
-        return facts.workers > 0
-    return knob.kind not in ("batch", "eval_batch") and not _OF_EVALUATION.search(knob.name.lower())
+        return knob.kind not in not_loaded(facts)
+    return knob.kind not in not_loaded(facts) and not _OF_EVALUATION.search(knob.name.lower())
+
+
+def not_loaded(facts: DeathFacts) -> tuple[Kind, ...]:
+    """Kinds of settings that take nothing off a death while loading; none where it was not loading. Workers that were seen then are those
+    of a data set's map()."""
+    if not facts.loading:
+        return ()
+    return ("batch", "eval_batch") if facts.workers else ("batch", "eval_batch", "workers", "prefetch")
 
 
 def _turn(template: Template, plan: Plan, knob: Knob, facts: DeathFacts) -> int:

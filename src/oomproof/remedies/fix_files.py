@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from oomproof.evidence.script_sources import script_sources
 from oomproof.records import replace
 from oomproof.remedies.config_formats.format_choice import SCRIPTS, kind_of_file
 from oomproof.remedies.config_formats.shell_scalars import words_of
@@ -15,7 +17,10 @@ from oomproof.remedies.hydra_program import HydraProgram, hydra_program
 from oomproof.remedies.settings_search import SettingsFile
 
 _LARGEST = 1 << 20  # bytes: no file of settings is larger
-_BESIDE = (".env",)  # in the run's folder, read by many without being named
+_BESIDE = ".env"  # in the run's folder, read by many without being named
+_READS_IT = re.compile(r"dotenv|(?<![\w])\.env\b|BaseSettings|decouple|environs")
+_VARIABLE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+CHANGED_SINCE = "it was changed after this run began: run it again first"
 _JUST_THEN = 1.0  # seconds: file systems round times
 
 
@@ -34,9 +39,9 @@ def settings_files(
         if os.path.splitext(path)[1] in SCRIPTS:  # what it starts counts as named
             for inner in _named([word.text.strip("'\"") for word in words_of(_text(path)[0])], folder):
                 paths.setdefault(inner)
-    for name in _BESIDE:
-        if os.path.exists(os.path.join(folder, name)):
-            paths.setdefault(os.path.join(folder, name))
+    beside = os.path.join(folder, _BESIDE)
+    if os.path.isfile(beside) and _is_read(beside, paths, folder):
+        paths.setdefault(beside)
     sources = [path for path in paths if kind_of_file(path) == ".py"]
     files = [replace(_file(path, folder, began, code or {}), given=path in sources[1:]) for path in paths]
     if program is None:
@@ -44,6 +49,20 @@ def settings_files(
     composed = list(_hydra_files(program, folder, began))
     known = {file.path for file in composed}
     return [*(file for file in files if file.path not in known), *composed]
+
+
+def _is_read(beside: str, paths: Iterable[str], folder: str) -> bool:
+    """Whether the run's programs read such a file, or name one of its variables: another program's is none of this run's."""
+    names = "|".join(_VARIABLE.findall(_text(beside)[0]))
+    used = re.compile(rf"\b(?:{names})\b") if names else _READS_IT
+    for path in paths:
+        if kind_of_file(path) in SCRIPTS:
+            texts: Iterable[str] = (_text(path)[0],)
+        else:
+            texts = script_sources(path, (folder,)) if path.endswith(".py") else ()
+        if any(_READS_IT.search(text) or used.search(text) for text in texts):
+            return True
+    return False
 
 
 def program_of(argv: Sequence[str], folder: str) -> HydraProgram | None:
@@ -89,7 +108,7 @@ def _file(path: str, folder: str, began: float | None, code: Mapping[str, Any]) 
     text, problem = _text(path)
     problem = problem or _why_not(path, real, folder)
     if not problem and began is not None and _changed_since(real, text, began, code):
-        problem = "it was changed after this run began: run it again first"
+        problem = CHANGED_SINCE
     return SettingsFile(real, shown, text, problem)
 
 

@@ -13,11 +13,12 @@ from oomproof.recording.run_folders import Run
 from oomproof.records import dataclass, replace
 from oomproof.remedies.config_formats.format_choice import with_value
 from oomproof.remedies.config_formats.scalars import Unreadable
-from oomproof.remedies.fix_files import program_of, settings_files
+from oomproof.remedies.fix_files import CHANGED_SINCE, program_of, settings_files
 from oomproof.remedies.fix_plan import FixChange, FixPlan, plan_fix, plan_of_attempts
 from oomproof.remedies.fix_probation import compared
 from oomproof.remedies.fix_record import figures_of_attempt
-from oomproof.remedies.settings_search import Refusal, find_settings
+from oomproof.remedies.fix_store import UNDONE, list_fixes
+from oomproof.remedies.settings_search import Refusal, SettingsFile, find_settings
 from oomproof.runner.run_flags import as_typed
 
 _OF_RETRY = ("retry", "knob", "order", "resume_arg")
@@ -44,6 +45,7 @@ def propose(of_run: Run, at: Sequence[str] = ()) -> Proposal:
     began = first.started().get("wall") or of_run.created or None
     program = program_of(first.argv, folder)
     files = settings_files(first.argv, folder, began, first.info.get("code"), program)
+    files = [_with_own_change(file, of_run.id) for file in files]
     found = find_settings(first.argv, folder, files, at, program)
     flags = info.get("flags")
     kept_flags = (
@@ -67,6 +69,19 @@ def propose(of_run: Run, at: Sequence[str] = ()) -> Proposal:
     plan = replace(plan, changes=tuple(kept), refused=(*plan.refused, *refused))
     shown = {change.place.file.path: change.place.file.shown for change in kept}
     return Proposal(plan, texts, shown, verdict.headline)
+
+
+def _with_own_change(file: SettingsFile, run_id: str) -> SettingsFile:
+    """Who changed it since, where that was this very verb."""
+    if file.problem != CHANGED_SINCE:
+        return file
+    for fix in list_fixes():
+        manifest = fix.manifest
+        paths = [entry.get("path") for entry in manifest.get("files") or () if isinstance(entry, dict)]
+        if fix.state != UNDONE and manifest.get("run") == run_id and file.path in paths:
+            problem = f"oomproof fix has changed it since ({fix.id}): run it again, or take that back: oomproof fix --undo {fix.id}"
+            return replace(file, problem=problem)
+    return file
 
 
 def changed_texts(

@@ -10,8 +10,16 @@ from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
 from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
 from oomproof.plans.fit_tiers import MAXIMUM, UNEVEN, Allowed, Tier, tiers
-from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
+from oomproof.plans.plan import (
+    Plan,
+    effective_batch,
+    learning_rate_note,
+    number,
+    other_batch_note,
+    split_note,
+)
 from oomproof.plans.split_effects import split_notes
+from oomproof.plans.step_times import StepTime, pace_note, step_text, step_time
 from oomproof.reports.size_report import typed
 from oomproof.reports.table_text import folded, table
 from oomproof.sizing.fit_verdict import Place
@@ -85,8 +93,16 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
                 yield text
         elif not request.template.typed and (text := learning_rate_note(before, chosen.effective)):
             yield text
+        elif request.template.typed and request.effective is None and chosen.effective is not None:
+            if request.usual is None:
+                yield other_batch_note(chosen.effective)
+            elif text := learning_rate_note(request.usual, chosen.effective):
+                yield text
+        if text := pace_note(request.template, request.paces, chosen.plan):
+            yield text
         if batch is not None and chosen.effective is not None:
-            yield from split_notes(points, batch, max(chosen.effective, before or 0))
+            whole = max(chosen.effective, 0 if request.template.typed else before or 0)
+            yield from split_notes(points, batch, whole)
             yield from _bounds(answer, batch)
         if chosen.name != tier:
             yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
@@ -143,7 +159,9 @@ def _as_typed(answer: FitAnswer) -> Iterator[str]:
 def _predicted(answer: FitAnswer, scenario: Scenario, plan: Plan, way: str = NATIVE) -> Predicted:
     template = answer.request.template
     batch = number(template, plan, "batch") or scenario.points[0].batch
-    return predict(scenario.points, batch, number(template, plan, "workers"), way)
+    return predict(
+        scenario.points, batch, number(template, plan, "workers"), way, number(template, plan, "prefetch")
+    )
 
 
 def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
@@ -173,12 +191,15 @@ def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: 
         knob.name for knob in template.knobs if knob.kind in ("batch", "accum", "workers", "prefetch")
     ]
     on_card = scenario.points[0].on_card
+    times = {tier.name: _step_time(answer, tier) for tier in shown}
+    timed = any(times.values())
     head = [
         "  PLAN",
         *changing,
         *(["GPU", "headroom"] if on_card else []),
         "RAM",
         *([] if on_card else ["headroom"]),
+        *(["step"] if timed else []),
     ]
     rows = [[*head, "peak in"]]
     for name, tier in _joined(shown):
@@ -195,10 +216,23 @@ def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: 
         if not on_card:
             host.append(_headroom(capacity.ram, predicted.host.expected))
         values = [tier.plan.get(knob) or "" for knob in changing]
-        rows.append([f"  {name}", *values, *card, *host, predicted.phase])
+        step = [_step_text(times[tier.name])] if timed else []
+        rows.append([f"  {name}", *values, *card, *host, *step, predicted.phase])
     return table(
-        rows, width, right=range(1, len(head)), drop=(len(head), *([len(head) - 1] if on_card else []))
+        rows, width, right=range(1, len(head)), drop=(len(head), *([head.index("RAM")] if on_card else []))
     )
+
+
+def _step_time(answer: FitAnswer, tier: Tier) -> StepTime | None:
+    request = answer.request
+    return step_time(request.template, request.paces, tier.plan) if tier.plan is not None else None
+
+
+def _step_text(time: StepTime | None) -> str:
+    """As earlier runs of the command took it, or on their line."""
+    if time is None:
+        return "–"
+    return step_text(time.seconds) if time.measured else f"~{step_text(time.seconds)}"
 
 
 def _joined(shown: Sequence[Tier]) -> Iterator[tuple[str, Tier]]:
@@ -313,5 +347,6 @@ def _tier_json(answer: FitAnswer, tier: Tier) -> dict[str, Any]:
         "host": predicted.host.as_json(),
         "shm_bytes": predicted.shared,
         "phase": predicted.phase or None,
+        "step_seconds": round(time.seconds, 6) if (time := _step_time(answer, tier)) is not None else None,
         "command": command_line(answer, tier),
     }

@@ -18,14 +18,17 @@ from oomproof.sweeps.trial_plans import Knobs, plans_of
 from oomproof.units import format_duration, format_size
 
 SCHEMA = 1
-RUNNING, UNFINISHED, FINISHED = "running", "unfinished", "finished"
+RUNNING, UNFINISHED, FINISHED, GIVEN_UP = "running", "unfinished", "finished", "given up"
 _ORDER: tuple[State, ...] = ("done", "running", "waiting", "skipped", "out-of-memory", "failed", "stopped")
 
 
 def state_of(order: SweepOrder, log: SweepLog, driven: bool) -> str:
     if driven:
         return RUNNING
-    return FINISHED if next_action(SweepView(order.space, log, order.knobs)).step == "finish" else UNFINISHED
+    action = next_action(SweepView(order.space, log, order.knobs))
+    if action.step != "finish":
+        return UNFINISHED
+    return FINISHED if action.ok else GIVEN_UP
 
 
 def as_text(name: str, order: SweepOrder, log: SweepLog, driven: str, width: int, now: float) -> str:
@@ -33,7 +36,7 @@ def as_text(name: str, order: SweepOrder, log: SweepLog, driven: str, width: int
     state = state_of(order, log, bool(driven))
     head = f"sweep {name}: {state}{f', by {driven}' if driven else ''}; {order.space.method} search with {shlex.join(order.words)}"
     lines = folded("", head, width)
-    lines.append(counts_line(order, log, now))
+    lines.append(counts_line(order, log, now, state))
     best = best_trial(log, order.space.goal)
     if best is not None:
         lines += folded("best: ", _best(best, order), width)
@@ -46,18 +49,20 @@ def as_text(name: str, order: SweepOrder, log: SweepLog, driven: str, width: int
     return "\n".join(lines)
 
 
-def counts_line(order: SweepOrder, log: SweepLog, now: float) -> str:
+def counts_line(order: SweepOrder, log: SweepLog, now: float, state: str = UNFINISHED) -> str:
+    """Of one that was given up the rest is not waited for."""
     counted = Counter(trial.state for trial in log.trials.values())
     left = trials_left(order.space, log, order.total)
     unasked = max(0, (left or 0) - counted["waiting"])
-    shown_counts = {**counted, "waiting": counted["waiting"] + unasked}
+    given_up = state == GIVEN_UP
+    shown_counts = {**counted, "waiting": counted["waiting"] + (0 if given_up else unasked)}
     parts = [
-        f"{shown_counts.get(state, 0)} {state.replace('-', ' ')}"
-        for state in _ORDER
-        if shown_counts.get(state)
+        f"{shown_counts.get(kind, 0)} {kind.replace('-', ' ')}" for kind in _ORDER if shown_counts.get(kind)
     ]
+    if given_up and unasked:
+        parts.append(f"{unasked} not run")
     seconds = seconds_left(log, order.parallel, now, left)
-    if seconds is not None and (left or log.running):
+    if seconds is not None and (left or log.running) and not given_up:
         parts.append(f"about {format_duration(seconds)} left")
     total = f" of {order.total}" if order.total is not None else ""
     return f"{len(log.trials)}{total} trials: {', '.join(parts)}" if parts else "no trial yet"
@@ -169,7 +174,13 @@ def list_text(rows: Sequence[tuple[str, SweepOrder, SweepLog, bool]], width: int
         best = best_trial(log, order.space.goal)
         told = f"{order.space.metric} {shown_metric(best.metric)}" if best is not None else ""
         cells.append(
-            [name, state_of(order, log, driven), counts_line(order, log, now), told, shlex.join(order.words)]
+            [
+                name,
+                state := state_of(order, log, driven),
+                counts_line(order, log, now, state),
+                told,
+                shlex.join(order.words),
+            ]
         )
     return "\n".join(table(cells, width, shrink={4: 12, 2: 20}, drop=(4, 3)))
 

@@ -89,6 +89,7 @@ class Rehearsal:
     saves: int = 0
     saved: int = 0  # bytes of the largest checkpoint
     seconds: float = 0.0
+    step_seconds: float | None = None  # of the quickest step after the first, nothing else between
     card: int | None = None  # the one that its figures are of, as the script counts them
     card_total: int | None = None
     card_others: int = 0  # held there by others
@@ -115,6 +116,7 @@ class Rehearsal:
             "saves": self.saves,
             "checkpoint_bytes": self.saved,
             "seconds": self.seconds,
+            "step_seconds": self.step_seconds,
             "gpu": None
             if self.card is None
             else {
@@ -297,6 +299,7 @@ def _rehearsed(result: Mapping[str, Any], looks: Looks, others: Mapping[str, int
         generations=result["generations"],
         saves=result["saves"],
         saved=result["saved"],
+        step_seconds=result.get("step_seconds"),
         card=int(card) if card is not None else None,
         card_total=facts.get("total"),
         card_others=held_by_others,

@@ -278,7 +278,7 @@ def widths(result: Mapping[str, Any]) -> dict[str, float]:
         else:
             reasons["workspaces of convolutions are an estimate"] = card_constants.CONVOLUTION_SPREAD
     if result.get("recurrent"):
-        reasons["what cuDNN's recurrent layers keep is not known"] = card_constants.RECURRENT_SPREAD
+        reasons["what cuDNN's recurrent layers keep is an estimate"] = card_constants.RECURRENT_SPREAD
     if result.get("scalars"):
         reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
     return reasons

@@ -14,6 +14,7 @@ from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass
 
 VARIABLE = "OOMPROOF_METRIC_FILE"
+LOGGED = ".wandb"  # behind that file's name: what the script logged with wandb, as agent/wandb_metrics.py writes it
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _DECIMAL = r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?"
 _VALUE = rf"(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.]*\w)"
@@ -45,6 +46,12 @@ _MOST_FILE = 4 << 20
 class Metric:
     value: float  # may be no number
     source: str  # in words
+
+
+def read_logged(path: Path, name: str) -> Metric | None:
+    """What was logged with wandb, to every digit; the summary that wandb prints has five, and none without wandb.finish()."""
+    told = read_file(path.with_name(path.name + LOGGED), name)
+    return Metric(told.value, "wandb.log") if told is not None else None
 
 
 def read_file(path: Path, name: str) -> Metric | None:

@@ -181,7 +181,8 @@ def measured_in(log: SweepLog, where: Where) -> list[Measured]:
                 measured.append(Measured(shape, peak, said=f"trial {trial.number}"))
             elif attempt.where == where and attempt.bound:
                 budget = attempt.budget.get(where) or peak or 0
-                measured.append(Measured(shape, peak or 0, True, budget, f"trial {trial.number}"))
+                said = f"trial {trial.number}"
+                measured.append(Measured(shape, peak or 0, True, budget, said, attempt.not_loaded))
     return measured
 
 

@@ -25,7 +25,7 @@ ASKED, STARTING, STOPPING, ENDED, SKIPPED, QUEUED, SETTINGS, SIZED = (
 _EVENT = {
     "event": str, "wall": float, "trial": int, "try": int, "name": str, "need": int, "run": str, "outcome": str, "again": bool,
     "shrunk": bool, "cause": str, "headline": str, "seconds": float, "peak": int, "gpu_peak": int, "metric_source": str, "where": str,
-    "bound": bool, "budget": {...: int}, "beside": int, "why": str, "over": float, "predicted": int,
+    "bound": bool, "budget": {...: int}, "beside": int, "why": str, "over": float, "predicted": int, "not_loaded": [str],
 }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ class Try:
     metric_source: str = ""
     where: str = ""  # which memory it died of: host, gpu
     bound: bool = False  # the death was its own doing: a lower bound of what it needs
+    not_loaded: tuple[str, ...] = ()  # it died while loading: what none of these kinds of settings changes
     budget: dict[str, int] = field(default_factory=dict)  # what it might hold: host, gpu
     beside: int = 0  # trials that ran at the same time when it ended
     stopping: bool = False  # the sweep has asked it to stop
@@ -152,6 +153,7 @@ def _end(trial: Trial, event: Mapping[str, Any]) -> None:
     ):  # fmt: skip
         if name in event:
             setattr(attempt, name, event[name])
+    attempt.not_loaded = tuple(event.get("not_loaded") or ())
     attempt.metric = _metric(event.get("metric"))
     outcome = attempt.outcome
     if outcome not in ENDS and not attempt.again:

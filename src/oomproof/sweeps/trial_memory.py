@@ -50,6 +50,9 @@ class Shape:
             return False
         return all(mine <= theirs for (_, mine), (_, theirs) in zip(self.sizes, other.sizes, strict=True))
 
+    def without(self, kinds: Sequence[str]) -> Shape:
+        return Shape(tuple(size for size in self.sizes if kind_of(size[0]) not in kinds), self.others)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -60,6 +63,7 @@ class Measured:
     died: bool = False
     budget: int = 0  # what it might have held, where it died
     said: str = ""  # which one: "batch=64 (trial 3)"
+    not_loaded: tuple[str, ...] = ()  # it died while loading: kinds of settings that take no part in that
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +139,12 @@ def _line(shape: Shape, alike: Sequence[Measured]) -> Line | None:
 def too_large(shape: Shape, measured: Sequence[Measured], budget: int) -> str:
     """Why it cannot fit into so many bytes; nothing where it may."""
     for trial in measured:
-        if trial.died and trial.budget >= budget and trial.shape.at_most(shape):
-            return (
-                f"{trial.said} died at {format_size(trial.peak or trial.budget)}, and this one is no smaller"
-            )
+        least = trial.shape.without(trial.not_loaded)
+        if trial.died and trial.budget >= budget and least.at_most(shape.without(trial.not_loaded)):
+            held = format_size(trial.peak or trial.budget)
+            if trial.not_loaded:
+                return f"{trial.said} died at {held} while loading, before its first batch, and this one loads no less"
+            return f"{trial.said} died at {held}, and this one is no smaller"
     for trial in measured:
         if not trial.died and trial.peak > budget and trial.shape.at_most(shape):
             return f"{trial.said} held {format_size(trial.peak)}, and it may hold {format_size(budget)}"

@@ -12,23 +12,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oomproof.alerts.receivers import OFF
-from oomproof.diagnosis.conclusion import conclude_once
+from oomproof.diagnosis.conclusion import Conclusion, conclude_once
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.evidence.case_collector import collect
 from oomproof.evidence.job_output import tail_text
 from oomproof.leaf.proc_files import environment as environment_of
 from oomproof.own_command import OWN_COMMAND
+from oomproof.plans.death_facts import facts_of
+from oomproof.plans.smaller_plans import not_loaded
 from oomproof.recording import run_summary
 from oomproof.recording.run_folders import ELSEWHERE, Run, list_runs, newest_runs, runs_folder
 from oomproof.recording.state_files import make_private, read_json
 from oomproof.records import dataclass
 from oomproof.sweeps.metric_sources import (
+    LOGGED,
     VARIABLE,
     Metric,
     first_of,
     in_text,
     names_in,
     read_file,
+    read_logged,
     stored_metric,
 )
 from oomproof.sweeps.search_space import Parameter, Point
@@ -67,6 +72,7 @@ class End:
     metric: Metric | None = None
     others: tuple[str, ...] = ()  # metrics of other names that it printed
     refused: tuple[int, str, str] | None = None  # status, message, hint
+    not_loaded: tuple[str, ...] = ()  # of a death while loading: kinds of settings that took no part in it
 
 
 class TrialProcess:
@@ -111,7 +117,8 @@ class TrialProcess:
                 path.write_text(wandb_config(arguments))
                 environment["WANDB_SWEEP_PARAM_PATH"] = str(path)
             self._report.unlink(missing_ok=True)
-            (folder / "metric").unlink(missing_ok=True)
+            for name in ("metric", f"metric{LOGGED}"):
+                (folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise OomproofError(
                 f"cannot write {folder}: {error.strerror}", "free some space there"
@@ -199,7 +206,8 @@ class TrialProcess:
         others: tuple[str, ...] = ()
         if metric is not None and conclusion.cause == "finished":
             text = tail_text(run.attempt, _TEXT)
-            told = first_of((read_file(self._folder / "metric", metric), in_text(text, metric)))
+            file = self._folder / "metric"
+            told = first_of((read_file(file, metric), read_logged(file, metric), in_text(text, metric)))
             others = tuple(names_in(text)) if told is None else ()
         return End(
             run.id,
@@ -210,6 +218,7 @@ class TrialProcess:
             bool(scopes) and scopes[-1] == "limit",
             told,
             others,
+            not_loaded=_not_loaded(run, conclusion),
         )
 
     def _refusal(self) -> tuple[int, str, str]:
@@ -234,6 +243,13 @@ class TrialProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+def _not_loaded(run: Run, conclusion: Conclusion) -> tuple[str, ...]:
+    verdict = conclusion.verdict
+    if not verdict.kind.memory or verdict.phase != "load" or verdict.step is not None:
+        return ()
+    return not_loaded(facts_of(conclusion.case or collect(run.attempt), verdict))
 
 
 def run_of(run_id: str) -> Run:
@@ -263,4 +279,5 @@ def describe(end: End) -> dict[str, Any]:
         "gpu_peak": end.gpu_peak,
         "metric": stored_metric(end.metric),
         "metric_source": end.metric.source if end.metric is not None else "",
+        "not_loaded": list(end.not_loaded),
     }

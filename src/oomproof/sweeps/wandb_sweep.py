@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ _NORMAL = {
 _CHOICES = ("constant", "categorical", "categorical_w_probabilities")
 DISTRIBUTIONS = (*_CHOICES, "int_uniform", *_UNIFORM, *_NORMAL)
 _MOST = 4 << 20  # bytes of such a file
+_EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def _parsed(data: bytes, path: Path) -> object:
     except ImportError as error:
         raise OomproofError("reading a sweep file needs PyYAML", "pip install 'oomproof[sweep]'") from error
     try:
-        return yaml.safe_load(data)
+        return yaml.load(data, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -96,6 +98,27 @@ def _parsed(data: bytes, path: Path) -> object:
         raise OomproofError(f"{path} is no YAML{line}: {what}", "mend that line", USAGE) from error
     except (ValueError, RecursionError) as error:  # a date of February 30th, a thousand levels
         raise OomproofError(f"{path} is no YAML: {error}", "mend it", USAGE) from error
+
+
+@cache
+def _loader() -> Any:
+    """PyYAML's safe one, where 1e-3 is a number as in YAML 1.2 (in quotes it stays text) and no key stands twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[object] = set()
+            for key, _ in node.value:
+                if key.tag != "tag:yaml.org,2002:merge" and key.value.__hash__ is not None:
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"{key.value} stands there twice", key.start_mark
+                        )
+                    seen.add(key.value)
+            return dict(super().construct_mapping(node, deep))
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Loader
 
 
 def sweep_of(value: object, where: str) -> SweepFile:
@@ -191,7 +214,6 @@ def _parameter(name: str, path: tuple[str, ...], config: Mapping[str, Any], plac
         values = config["values"] if "values" in config else [config["value"]] if "value" in config else []
         if not isinstance(values, list) or not values:
             raise OomproofError(f"{place} has no values", f"{name}: {{values: [1, 2]}}", USAGE)
-        # YAML reads 1e-3 as text: what a person wrote as a number stays as it was written, which every script reads
         return Parameter(name, "values", tuple(_plain(value, place) for value in values), path=path)
     if kind in _NORMAL:
         log, quantized = _NORMAL[kind]

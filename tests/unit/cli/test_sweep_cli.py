@@ -23,6 +23,7 @@ from oomproof.sweeps.sweep_folder import sweeps_folder
         (["--param", "lr=1,2", "--param", "wd=1,2", "--", "true", "{lr}"], "the command does not use {wd}"),
         (["--param", "lr=1,2", "--", "true", "{lr}", "{batch}"], "nothing says what {batch} may be"),
         (["--param", "lr=1,2", "--", "nosuchprogram", "{lr}"], "nosuchprogram: command not found"),
+        (["--param", "lr=1,2", "--", "python", "gone.py", "{lr}"], "gone.py: no such file"),
         (["--param", "lr=0.1..0.2", "--", "true", "{lr}"], "how many trials?"),
         (
             ["--param", "batch=7,9", "--effective", "100", "--", "true", "{batch}", "{accum}"],

@@ -108,6 +108,15 @@ def test_trials_of_one_sweep_are_no_twins(tmp_path: Path) -> None:
         trial.communicate()
 
 
+def test_a_program_around_oomproof_names_the_script_and_is_no_twin(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    command = ["python", "train.py", "--output_dir", "out"]
+    asks = f"import os; from oomproof.machine import twins; print(twins.of({command!r}, os.getcwd(), {{}}, os.getppid()))"
+    around = ["timeout", "600", PY, "-c", asks, "run", "--", *command]
+    done = subprocess.run(around, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_neighbours_name_that_ends_in_half_a_character(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "comm").write_bytes("训练训练训练".encode()[:15] + b"\xe8\n")

@@ -41,9 +41,10 @@ class Training:
         batch = int(plan.get("batch") or 0)
         workers = int(plan.get("workers") or 0)
         size = self.bytes_of(batch)
-        loaders = (Loader(workers, 2, batch * MIB),) if workers else ()
+        ahead = int(plan.get("prefetch") or 2)
+        loaders = (Loader(workers, ahead, batch * MIB),) if workers else ()
         host = HostFigures(
-            {"process": self.host, "loader workers": workers * 100 * MIB, "shared-memory queue": (2 * workers + 1) * batch * MIB if workers else 0},
+            {"process": self.host, "loader workers": workers * 100 * MIB, "shared-memory queue": (ahead * workers + 1) * batch * MIB if workers else 0},
             loaders, 100 * MIB, self.card,
         )  # fmt: skip
         if not self.card:

@@ -11,8 +11,10 @@ from helpers_gpu import account
 
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence.case_file import ProcessSeen
+from oomproof.leaf.attempt_names import NOW
 from oomproof.plans.death_facts import DeathFacts, facts_of
 from oomproof.records import replace
+from oomproof.runner.code_identity import hash_file
 
 
 @pytest.fixture
@@ -171,6 +173,28 @@ def test_while_it_was_loading(attempt: Attempt) -> None:
     assert not facts_of(other, judge(other)).loading, (
         "it trains with another framework, and only imports torch"
     )
+
+
+def test_of_a_loop_that_makes_its_own_batches_nobody_knows_where_loading_ends(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    case = replace(attempt.case(), phase="load", step=None, own_batches=True)
+    verdict = judge(case)
+    assert facts_of(case, verdict).memory == "host" and not facts_of(case, verdict).loading
+    assert "still loading" not in verdict.next
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_whose_batches_is_read_from_the_script_that_ran(attempt: Attempt, loader: bool) -> None:
+    script = attempt.dir.parent / "train.py"
+    script.write_text("import torch\n" + ("from torch.utils.data import DataLoader\n" if loader else ""))
+    attempt.run["code"] = {"script": str(script), "script_sha256": hash_file(str(script))}
+    attempt.run["cwd"] = str(script.parent)
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    (attempt.dir / "agent").mkdir()
+    (attempt.dir / "agent" / f"{LEADER}-{NOW}").write_text(f"1 {END - 9} -1 0 load\n")
+    case = attempt.case()
+    assert case.phase == "load" and case.own_batches is not loader
+    assert facts_of(case, judge(case)).loading is loader
 
 
 CUDA = (

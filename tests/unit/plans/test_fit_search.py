@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
 from oomproof.plans.command_template import template_of
+from oomproof.plans.fit_points import Point, predict
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity, usable_at_most
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan
+from oomproof.records import replace
 from oomproof.units import GIB, MIB
 
 
@@ -195,3 +197,46 @@ def test_a_pinned_knob_keeps_its_value() -> None:
     without = fit(FitRequest(template, capacity, pinned=(("ckpt", ""),)), Shorter().measure)
     assert not without.fits and len(without.scenarios) == 1
     assert fit(FitRequest(template, capacity, pinned=(("ckpt", "--ckpt"),)), Shorter().measure).fits
+
+
+def test_batches_ahead_give_way_after_workers_and_before_the_last_two() -> None:
+    """A batch of 64 takes 64 MiB in the queue: workers × prefetch + 1 of them."""
+    training = Training(a_sample=MIB)
+    command, knobs = (
+        "python t.py {batch} {workers} {prefetch}",
+        ("batch=64,32", "workers=8..1", "prefetch=8..1"),
+    )
+    for shm, workers, prefetch in [
+        (65 * 64 * MIB, "8", "8"),
+        (33 * 64 * MIB, "4", "8"),
+        (16 * 64 * MIB, "2", "4"),
+        (3 * 64 * MIB, "2", "1"),
+        (2 * 64 * MIB, "1", "1"),
+    ]:
+        plan = chosen(ask(training, command, *knobs, effective=64, shm=shm))
+        assert (plan["batch"], plan["workers"], plan["prefetch"]) == ("64", workers, prefetch), shm
+    nothing = ask(training, command, *knobs, effective=64, shm=64 * MIB)
+    assert not nothing.fits and nothing.short_of == "/dev/shm"
+
+
+def test_batches_ahead_of_the_scripts_own_workers() -> None:
+    point = Training().measure(Plan.of({"batch": "64", "workers": "4", "prefetch": "8"}))
+    assert predict([point], 64, None).shared == 33 * 64 * MIB
+    assert predict([point], 64, None, prefetch=1).shared == 5 * 64 * MIB
+
+
+def test_a_placeholder_that_changes_memory_only_at_first() -> None:
+    """--accum {batch}: gradients that wait for a second pass are all it adds."""
+
+    class Accumulates(Training):
+        def bytes_of(self, batch: int) -> int:
+            return self.fixed + (100 * MIB if batch > 8 else 0)
+
+        def measure(self, plan: Plan) -> Point:
+            point = super().measure(plan)
+            return replace(point, phases={"train": self.bytes_of(point.batch)})
+
+    answer = ask(Accumulates(), "python t.py --accum {batch}")
+    (note,) = answer.notes
+    assert note.startswith("16384 takes what ") and "{batch} is not the argument that sets the batch" in note
+    assert not ask(Training(), "python t.py --bs {batch}").notes

@@ -68,3 +68,12 @@ def test_workers_give_way_first_and_length_last_unless_told() -> None:
     ]
     with pytest.raises(OomproofError, match="--order names lr"):
         sacrifice_order(knobs, ["lr"])
+
+
+@pytest.mark.parametrize(
+    "knob", ["ckpt=,--ckpt", "gc=,--gradient-checkpointing", "recompute=0,1", "remat=none,full"]
+)
+def test_recomputing_gives_way_before_precision_whatever_it_is_called(knob: str) -> None:
+    knobs = [parse_knob(text) for text in ("seq_len=512,256", "low=,--bf16", "dtype=float32,bfloat16", knob)]
+    order = [chosen.name for chosen in sacrifice_order(knobs)]
+    assert order == [knob.partition("=")[0], "low", "dtype", "seq_len"]

@@ -18,7 +18,9 @@ from oomproof.plans.smaller_plans import (
     describe_change,
     first_plan,
     next_plan,
+    not_loaded,
 )
+from oomproof.records import replace
 
 MIB, GIB = 1 << 20, 1 << 30
 HOST, SHM, GPU = DeathFacts("host"), DeathFacts("shm"), DeathFacts("gpu", phase="train")
@@ -249,6 +251,12 @@ def test_what_helps_loading_is_still_changed() -> None:
     assert "batch=64 dtype=bfloat16" in plan_after(text, LOADING, *knobs)
     mapping = DeathFacts("host", phase="load", loading=True, workers=16, worker_bytes=GIB // 2, held=9 * GIB)
     assert "workers=8" in plan_after(ALL, mapping), "processes of a data set's map() were seen"
+
+
+def test_what_takes_no_part_in_loading() -> None:
+    assert not_loaded(LOADING) == ("batch", "eval_batch", "workers", "prefetch")
+    assert not_loaded(replace(LOADING, workers=16)) == ("batch", "eval_batch")
+    assert not_loaded(replace(LOADING, loading=False)) == ()
 
 
 def test_the_user_may_know_better_where_batches_are_made() -> None:

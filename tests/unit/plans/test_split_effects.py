@@ -6,6 +6,7 @@ from typing import Any
 
 from oomproof.plans.fit_points import Point
 from oomproof.plans.split_effects import split_notes
+from oomproof.records import replace
 from oomproof.sizing.host_figures import HostFigures
 
 
@@ -27,8 +28,12 @@ def test_a_contrastive_loss_grows_with_the_batch_in_both_directions() -> None:
     assert "with each other" in notes(point(8, squares=[8, 512]), point(16, squares=[16, 512]))
     assert notes(point(8, squares=[8, 512]), point(16, squares=[8, 512])) == "", "a layer of that size"
     assert notes(point(8, squares=[8])) == "", "one size proves nothing"
+    between = replace(point(16, squares=[16]), batch=12, scaled=True)
+    assert "with each other" in notes(point(8, squares=[8]), between, point(16, squares=[16]))
 
 
 def test_a_mean_over_tokens() -> None:
     assert "mean over tokens" in notes(point(8, rows=[8 * 511]), point(16, rows=[16 * 511]))
     assert notes(point(8, rows=[8]), point(16, rows=[16])) == ""
+    between = replace(point(16, rows=[16 * 511]), batch=15, scaled=True)
+    assert "mean over tokens" in notes(point(8, rows=[8 * 511]), between, point(16, rows=[16 * 511]))

@@ -12,7 +12,9 @@ import pytest
 
 from oomproof.errors import OomproofError
 from oomproof.remedies import fix_store
-from oomproof.remedies.fix_files import settings_files
+from oomproof.remedies.fix_files import CHANGED_SINCE, settings_files
+from oomproof.remedies.fix_proposal import _with_own_change
+from oomproof.remedies.settings_search import SettingsFile
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +134,7 @@ def test_which_files_and_which_not(tmp_path: Path) -> None:
     ):
         path.write_text("")
     (project / "run.sh").write_text("python t.py --config conf/a.yaml --data x.csv\n")
+    (project / "t.py").write_text("from dotenv import load_dotenv\n")
     assert problems(["sh", "run.sh"], project) == {"run.sh": "", "t.py": "", "conf/a.yaml": "", ".env": ""}
     named = problems(["python", "t.py", f"--config={outside}/o.yaml", "conf", "missing.yaml"], project)
     assert named == {"t.py": "", f"{outside}/o.yaml": "", ".env": ""}
@@ -156,3 +159,15 @@ def test_what_cannot_be_read_or_was_changed_after_the_run(tmp_path: Path) -> Non
     os.utime(tmp_path / "c.yaml", (5000.0, 5000.0))
     assert "changed after" in problems(["t", "c.yaml"], tmp_path, 4000.0)["c.yaml"]
     assert problems(["t", "c.yaml"], tmp_path, 6000.0)["c.yaml"] == ""
+
+
+def test_a_file_that_this_verb_has_changed_since_is_said_to_be(two: list[Path]) -> None:
+    fix = fix_store.apply(texts(two), {"run": "r1"})
+    file = SettingsFile(str(two[0]), "a.yaml", problem=CHANGED_SINCE)
+    told = _with_own_change(file, "r1").problem
+    assert told.startswith("oomproof fix has changed it since") and told.endswith(f"--undo {fix.id}")
+    assert _with_own_change(file, "r2") == file, "of another run"
+    other = SettingsFile("/elsewhere", "b.yaml", problem=CHANGED_SINCE)
+    assert _with_own_change(other, "r1") == other
+    fix_store.undo(fix)
+    assert _with_own_change(file, "r1") == file

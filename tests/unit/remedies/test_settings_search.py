@@ -100,3 +100,22 @@ def test_by_name_and_old_value() -> None:
     place, refusal = find_value([code], "max_new_tokens", "2048")
     assert refusal is None and place is not None and str(place) == "t.py:1"
     assert find_value([code], "max_new_tokens", "512") == (None, None)
+
+
+def test_an_env_file_counts_only_for_a_program_that_reads_it(tmp_path: Path) -> None:
+    """A folder with several programs: the .env of one is no setting of the others."""
+    argv = ["python", "t.py"]
+    (tmp_path / ".env").write_text("# mine\nNUM_WORKERS=16\n")
+    for source, place in [
+        ("num_workers = 8\n", "t.py:1"),
+        ("num_workers = int(os.environ['NUM_WORKERS'])\n", ".env:2"),
+        ("import settings\nnum_workers = settings.workers\n", ".env:2"),
+        ("from dotenv import load_dotenv\n", ".env:2"),
+    ]:
+        (tmp_path / "t.py").write_text(source)
+        (tmp_path / "settings.py").write_text("class All(BaseSettings): pass\n")
+        found = find_settings(argv, str(tmp_path), settings_files(argv, str(tmp_path), None))
+        assert str(found.places["workers"]) == place, source
+    (tmp_path / "t.py").write_text("")
+    (tmp_path / "run.sh").write_text("set -a; . .env\npython t.py\n")
+    assert ".env" in [file.shown for file in settings_files(["sh", "run.sh"], str(tmp_path), None)]

@@ -17,6 +17,7 @@ from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan
+from oomproof.plans.step_times import Pace
 from oomproof.records import replace
 from oomproof.reports import fit_screen
 from oomproof.sizing.fit_verdict import card_of, ram_of
@@ -89,6 +90,8 @@ def test_what_a_split_changes_is_said() -> None:
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=512, facts=facts)
     text = " ".join(screen(answer).split())
     assert "2 BatchNorm layers" in text and "with each other" in text and "mean over tokens" in text
+    alone = screen(ask(Training(a_sample=4 * GIB), "python t.py --bs {batch}", facts=facts))
+    assert "BatchNorm" not in alone and "with each other" not in alone, "nothing is split"
 
 
 def test_another_effective_batch_is_said() -> None:
@@ -96,6 +99,37 @@ def test_another_effective_batch_is_said() -> None:
     text = " ".join(screen(answer).split())
     assert "as it stands (batch=64) the command does not fit: short by 42.0 GiB on the card" in text
     assert "the effective batch changes from 64 to" in text and "learning rate" in text
+
+
+@pytest.mark.parametrize(
+    ("usual", "said"),
+    [
+        (
+            37,
+            "the effective batch changes from 37 to 74: the learning rate too, usually × 2 with SGD or × 1.4 with Adam",
+        ),
+        (None, "no effective batch was given: 74 samples a step are another training"),
+    ],
+)
+def test_a_batch_that_nobody_asked_for_is_another_training(usual: int | None, said: str) -> None:
+    answer = ask(Training(), "python t.py --bs {batch}")
+    answer.request = replace(answer.request, usual=usual)
+    assert said in " ".join(screen(answer).split())
+    answer.request = replace(answer.request, usual=74)
+    assert "learning rate" not in screen(answer), "it is the script's own"
+
+
+def test_steps_that_were_timed_have_a_column() -> None:
+    answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=960)
+    assert "step" not in screen(answer).splitlines()[2]
+    plan = next(tier.plan for tier in answer.chosen.tiers if tier.name == "conservative")
+    assert plan is not None
+    answer.request = replace(answer.request, paces=(Pace(plan, 2.5, "mine"),))
+    rows = screen(answer).splitlines()[2:5]
+    at = rows[0].index("step") + 4
+    assert [row[:at].split()[-2:] for row in rows[1:]] == [["2.5", "s"], ["GiB", "–"]]
+    tiers = fit_screen.as_json(answer, PLACES, "balanced")["tiers"]
+    assert [tier["step_seconds"] for tier in tiers] == [2.5, 2.5, None, None]
 
 
 def test_what_was_given_up_is_said() -> None:

@@ -134,3 +134,27 @@ def test_the_list_and_the_estimate() -> None:
     shown = estimate_text("s", told, 100)
     assert "a trial takes 70 s (60 s to 80 s), by 2 trials" in shown and "6 trials: 7 min in all" in shown
     assert "fewer epochs save time and no memory" in shown
+
+
+def test_one_that_was_given_up_is_not_called_finished_and_nothing_of_it_waits() -> None:
+    events: list[dict[str, Any]] = []
+    for number, batch in ((1, "8"), (2, "64"), (3, "128")):
+        values = {"lr": "0.1", "batch": batch}
+        events += [
+            {"event": "asked", "trial": number, "values": values},
+            {"event": "starting", "trial": number, "try": 1, "name": "n", "values": values, "wall": 1.0},
+            {
+                "event": "ended",
+                "trial": number,
+                "try": 1,
+                "outcome": "failed",
+                "seconds": 2.0,
+                "why": "ValueError",
+            },
+        ]
+    failed = fold(events)
+    text = as_text("mine", ORDER, failed, "", 100, 200.0)
+    assert text.startswith("sweep mine: given up; ") and "3 of 6 trials: 3 failed, 3 not run" in text
+    assert "waiting" not in text and " left" not in text
+    assert as_json("mine", ORDER, failed, False, 200.0)["state"] == "given up"
+    assert "given up" in list_text([("mine", ORDER, failed, False)], 100, 200.0)

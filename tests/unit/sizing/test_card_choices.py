@@ -76,16 +76,37 @@ if hasattr(torch, "_grouped_mm"):
     ends = torch.tensor([8, 16, 24, 32], dtype=torch.int32, device="cuda")
     made = torch._grouped_mm(rows, experts, offs=ends)
     assert made.shape == (32, 16) and made.dtype is torch.float32
-    made.sum().backward()
-    assert rows.grad.shape == rows.shape and experts.grad.shape == experts.shape
+    grads = torch.autograd.grad(made.sum(), (rows, experts))  # backward() would be a step
+    assert [grad.shape for grad in grads] == [rows.shape, experts.shape]
 
 # a CTC loss: lengths are values of the card
 scores = torch.zeros(50, 3, 20, device="cuda", requires_grad=True)
 lengths = torch.full((3,), 50, device="cuda"), torch.full((3,), 9, device="cuda")
 for targets in (torch.ones(3, 12, dtype=torch.long, device="cuda"), torch.ones(27, dtype=torch.long, device="cuda")):
     with torch.backends.cudnn.flags(enabled=False):
-        F.ctc_loss(scores.log_softmax(2), targets, *lengths).backward()
-assert scores.grad.shape == scores.shape
+        lost = F.ctc_loss(scores.log_softmax(2), targets, *lengths)
+        assert torch.autograd.grad(lost, scores)[0].shape == scores.shape
+
+# recurrent layers: one kernel for all steps, its reserve until the backward pass
+from torch import nn
+for kind, more in ((nn.LSTM, {"proj_size": 8}), (nn.LSTM, {"batch_first": True}), (nn.GRU, {"bidirectional": True}), (nn.RNN, {})):
+    layer, rows = kind(32, 64, 2, **more).cuda(), torch.zeros(50, 6, 32, device="cuda", requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    result, ends = layer(rows)
+    width = more.get("proj_size", 64) * (2 if more.get("bidirectional") else 1)
+    assert result.shape == (50, 6, width)
+    kept = torch.cuda.memory_allocated() - before
+    assert kept >= 5.5 * 4 * 300 * 64 * 2 * (2 if more.get("bidirectional") else 1), "what the backward pass needs"
+    learnt = (rows, *layer.parameters())
+    assert [grad.shape for grad in torch.autograd.grad(result.sum(), learnt)] == [part.shape for part in learnt]
+    with torch.autocast("cuda", dtype=torch.float16):
+        assert layer(rows)[0].dtype is torch.float16
+    del result, ends
+texts = nn.utils.rnn.pack_padded_sequence(torch.zeros(7, 3, 32, device="cuda"), torch.tensor([7, 5, 2]))
+packed_rows = nn.LSTM(32, 64).cuda()(texts)[0]
+assert packed_rows.data.shape == (14, 64)
+assert nn.utils.rnn.pad_packed_sequence(packed_rows)[0].shape == (7, 3, 64)
+assert nn.GRU(4, 5)(torch.zeros(3, 2, 4))[0].shape == (3, 2, 5), "on the host as ever"
 
 # positions that count on are of one text, for which transformers makes no mask
 try:

@@ -96,6 +96,29 @@ def test_a_death_makes_it_smaller_at_equal_effective_batch() -> None:
     assert choose_plan(tried, tried.log.trials[1]).step == "skip"
 
 
+def test_a_death_while_loading_is_met_with_no_smaller_batch() -> None:
+    death = ended(
+        1, "out-of-memory", peak=590 * MIB, where="host", bound=True, not_loaded=["batch", "workers"]
+    )
+    first = {"batch": 64, "layers": 8}
+    events = [asked(1, **first), starting(1, **first), death]
+    told = view(*events, budget={"host": 600 * MIB}, knobs=Knobs(accum="accum"))
+    assert choose_plan(told, told.log.trials[1]).step == "skip", "no split of its batch"
+    for values, step in (
+        ({"batch": 1, "layers": 8}, "skip"),
+        ({"batch": 1, "layers": 9}, "skip"),
+        ({"batch": 64, "layers": 7}, "start"),
+    ):
+        other = view(*events, asked(2, **values), budget={"host": 600 * MIB})
+        action = choose_plan(other, other.log.trials[2])
+        assert action.step == step, values
+        assert step == "start" or "died at 590 MiB while loading, before its first batch" in action.why
+    larger = view(*events, asked(2, **first), budget={"host": 900 * MIB})
+    assert choose_plan(larger, larger.log.trials[2]).step == "start", "it may hold more now"
+    damaged = view(*events[:2], {**death, "not_loaded": 7}, budget={"host": 600 * MIB})
+    assert damaged.log.trials[1].tries[0].not_loaded == ()
+
+
 def test_a_death_that_a_neighbour_may_have_caused_is_tried_alone() -> None:
     death = ended(1, "out-of-memory", peak=300 * MIB, where="host", bound=False, again=True, beside=1)
     events = [

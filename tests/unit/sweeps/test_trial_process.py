@@ -1,4 +1,4 @@
-"""A try of a trial that cannot be started."""
+"""A try of a trial: one that cannot be started, and what its death says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers_case import LEADER, Attempt
 
+from oomproof.diagnosis.conclusion import Conclusion
+from oomproof.diagnosis.judge import judge
 from oomproof.errors import OomproofError
+from oomproof.recording.run_folders import Run
+from oomproof.records import replace
 from oomproof.sweeps.sweep_folder import SCHEMA, Sweep
-from oomproof.sweeps.trial_process import Template, TrialProcess
+from oomproof.sweeps.trial_process import End, Template, TrialProcess, _not_loaded, describe
 
 
 def test_a_process_that_cannot_be_had_is_no_error_of_ours(tmp_path: Path) -> None:
@@ -19,3 +24,19 @@ def test_a_process_that_cannot_be_had_is_no_error_of_ours(tmp_path: Path) -> Non
     template = Template(("python", "train.py"), (), str(tmp_path / "gone"), False, ())
     with pytest.raises(OomproofError, match="cannot start trial 3: No such file"):
         process.start(template, {}, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "not_loaded"),
+    [("load", None, ("batch", "eval_batch", "workers", "prefetch")), ("load", 40, ()), ("train", None, ())],
+)
+def test_a_death_while_loading_names_what_took_no_part_in_it(
+    tmp_path: Path, phase: str, step: int | None, not_loaded: tuple[str, ...]
+) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    attempt.processes = [(LEADER, "main", "python3")]
+    case = replace(attempt.case(), phase=phase, step=step)
+    told = _not_loaded(Run(tmp_path), Conclusion(judge(case), stored=False, case=case))
+    assert told == not_loaded
+    assert describe(End("r1", judge(case), not_loaded=told))["not_loaded"] == list(not_loaded)

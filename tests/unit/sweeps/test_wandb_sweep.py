@@ -200,3 +200,17 @@ def test_what_else_stands_there_is_told(tmp_path: Path) -> None:
     )
     assert file.notes == (f"ignored in {tmp_path / 'sweep.yaml'}: controller, image_uri",)
     assert file.parameters[0].values == (1, "2020-01-01"), "a date is its text"
+
+
+def test_numbers_with_an_exponent_are_numbers_and_in_quotes_text(tmp_path: Path) -> None:
+    told = read(tmp_path, "parameters: {lr: {values: [1e-2, 0.1, 2E+3, '1e-4', 1e-x]}}")
+    assert told.parameters[0].values == (0.01, 0.1, 2000.0, "1e-4", "1e-x")
+
+
+@pytest.mark.parametrize("key", ["lr: {value: 3}", "'lr': {value: 3}"])
+def test_a_key_that_stands_there_twice(tmp_path: Path, key: str) -> None:
+    with pytest.raises(OomproofError, match=r"line 4: lr stands there twice"):
+        read(tmp_path, f"parameters:\n  lr: {{value: 1}}\n  x: {{value: 1}}\n  {key}\n")
+    text = "base: &b {distribution: uniform, min: 0, max: 1}\nparameters:\n  lr: *b\n  wd: {<<: *b, max: 2}\n"
+    told = read(tmp_path, text)
+    assert [parameter.high for parameter in told.parameters] == [1, 2], "an anchor is no second key"

@@ -119,7 +119,7 @@ def _result(reason: str) -> dict[str, Any]:
     peaks.note()
     return {
         "reason": reason, "refused": None, "error": _own["error"], "memory_error": bool(_own.get("memory_error")), "phase": peaks.now,
-        "steps": loop.steps, "entered": peaks.entered, "host": peaks.host,
+        "steps": loop.steps, "step_seconds": loop.step_seconds, "entered": peaks.entered, "host": peaks.host,
         "cards": {phase: {str(card): sizes for card, sizes in by_card.items()} for phase, by_card in peaks.cards.items()},
         "card_facts": card_facts(), "evaluations": len(loop.evaluations) + loop.early, "kept": loop.kept, "across": loop.across,
         "saves": loop.saves, "saved": loop.saved, "generations": loop.generations, "tokens_left": loop.tokens_left,

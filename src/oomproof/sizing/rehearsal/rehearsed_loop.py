@@ -45,6 +45,10 @@ class RehearsedLoop:
         self.ooms: list[dict[str, Any]] = []
         self.wants_save = False  # a trainer that saves
         self._stepped_at: float | None = None
+        self._last_step: tuple[float, tuple[int, ...]] | None = (
+            None  # when, and how much else had happened by then
+        )
+        self.step_seconds: float | None = None
         self._optimizers: list[Any] = []
 
     def is_here(self) -> bool:
@@ -156,9 +160,22 @@ class RehearsedLoop:
 
     def _stepped(self) -> None:
         self.steps, self.passes = self.steps + 1, 0
+        self._time_step()
         if self.steps == STEPS:
             self._stepped_at = time.monotonic()
         self.check()
+
+    def _time_step(self) -> None:
+        """The quickest is taken: the first makes the optimizer's state, a kernel is chosen, a loader starts. None across an evaluation, a
+        checkpoint or a new loader."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        now = time.monotonic()
+        since = (len(self.evaluations), self.saves, self.generations, self.loaders)
+        if self._last_step is not None and self._last_step[1] == since and self.steps > 2:
+            seconds = now - self._last_step[0]
+            self.step_seconds = min(seconds, self.step_seconds or seconds)
+        self._last_step = (now, since)
 
     def evaluation_begins(self) -> None:
         """Of one that is entered again without a step between, the same."""

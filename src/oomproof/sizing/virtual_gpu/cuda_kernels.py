@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 aten = torch.ops.aten
 
@@ -113,6 +114,17 @@ def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return loss, mode.run(aten.empty.memory_format, paths, dtype=args[0].dtype, device="cpu")
 
 
+def _packed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Texts of different lengths in one row: the lengths are the host's, and known."""
+    source, lengths = args[:2]
+    if isinstance(lengths, FakeTensor):
+        return mode.run(func, *args, **kwargs)
+    each = sorted(map(int, lengths.tolist()), reverse=True)
+    counts = [sum(length > step for length in each) for step in range(each[0] if each else 0)]
+    shape = [sum(each), *source.shape[2:]]
+    return mode.run(aten.empty.memory_format, shape, dtype=source.dtype, device="cpu"), torch.tensor(counts)
+
+
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     mode.scalars += 1
     return False
@@ -132,6 +144,7 @@ REPLACED: dict[Any, Any] = {
     aten.unique_consecutive.default: _unique,
     aten._ctc_loss.Tensor: _ctc,
     aten._ctc_loss.default: _ctc,
+    aten._pack_padded_sequence.default: _packed,
 }
 if hasattr(aten, "_grouped_mm"):  # torch 2.8
     REPLACED[aten._grouped_mm.default] = _grouped_product

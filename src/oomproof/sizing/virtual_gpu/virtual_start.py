@@ -203,6 +203,7 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
         cuda_queries,
         cuda_redirect,
         operation_workspaces,
+        recurrent_layers,
         virtual_modules,
     )
 
@@ -215,6 +216,7 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
     with warnings.catch_warnings():  # that kernels are replaced is what we want
         warnings.simplefilter("ignore")
         cuda_kernels.install(mode, library)
+        recurrent_layers.install(mode, library)
         cuda_autocast.CudaAutocast(mode).install(library)
     operation_workspaces.install(mode)
 

@@ -1,0 +1,77 @@
+"""Who makes a script's batches, as its own source and that of the modules beside it say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oomproof.evidence.batch_loaders import names_a_loader
+
+
+def written(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(folder / "train.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.utils.data import DataLoader\n",
+        "loader = torch.utils.data.DataLoader(rows)\n",
+        "from trl import SFTTrainer\n",
+        "from transformers import Trainer, TrainingArguments\n",
+        "class Net(lightning.LightningModule): pass\n",
+        "from fastai.vision.all import DataLoaders\n",
+    ],
+)
+def test_a_loader_or_a_trainer(tmp_path: Path, text: str) -> None:
+    assert names_a_loader(written(tmp_path, train=f"import torch\n{text}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = torch.stack([data[i:i + n] for i in places])\n",
+        "class DataLoaderLite:\n    pass\n",
+        "config = yaml.load(text, Loader=yaml.SafeLoader)\n",
+        "from torch.utils.tensorboard import SummaryWriter\n",
+    ],
+)
+def test_batches_that_the_loop_cuts_itself(tmp_path: Path, text: str) -> None:
+    assert not names_a_loader(written(tmp_path, train=f"import torch, yaml\n{text}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("from data import batches", "data"),
+        ("import numpy as np, data", "data"),
+        ("from src.pieces import data", "src/pieces/data"),
+        ("from src import (pieces, other)", "src/pieces/__init__"),
+        ("import src.pieces.data as d", "src/pieces/data"),
+    ],
+)
+def test_in_a_module_beside_it(tmp_path: Path, line: str, module: str) -> None:
+    loader = "from torch.utils.data import DataLoader\n"
+    assert names_a_loader(written(tmp_path, train=f"if True:\n    pass\n{line}\n", **{module: loader}))
+    (tmp_path / f"{module}.py").unlink()
+    assert not names_a_loader(str(tmp_path / "train.py"))
+
+
+def test_through_several_modules_and_once_around(tmp_path: Path) -> None:
+    script = written(
+        tmp_path, train="import one\n", one="from two import *\nimport train\n", two="from .three import x\n",
+        three="import one\nx = DataLoader\n",
+    )  # fmt: skip
+    assert names_a_loader(script)
+
+
+def test_a_module_of_the_folder_it_was_started_in(tmp_path: Path) -> None:
+    script = written(tmp_path / "scripts", train="import data\n")
+    (tmp_path / "data.py").write_text("DataLoader\n")
+    assert not names_a_loader(script) and names_a_loader(script, (str(tmp_path),))
+    assert not names_a_loader(str(tmp_path / "gone.py"))
