@@ -104,6 +104,11 @@ def test_the_weights_are_there_and_small_and_speak_of_causes_we_know() -> None:
     assert named <= set(CAUSES)
 
 
+def test_the_wheel_carries_the_weights() -> None:
+    project = Path(prose_reader.__file__).parents[4] / "pyproject.toml"
+    assert '"evidence/texts/prose_weights.json"' in project.read_text()
+
+
 def test_a_report_is_told_from_a_request() -> None:
     report = reading(
         "# Training is killed\n\nI train on my laptop and after an hour my process gets killed. Why?\n"
