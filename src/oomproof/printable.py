@@ -6,6 +6,7 @@ pass here: it is relayed as it is."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import IO, Any, TextIO
@@ -52,6 +53,19 @@ class PrintableStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class MessageStream(PrintableStream):
+    """Standard error. A reader that has gone or a full disk behind it costs the message, never what it is about."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self.inner.flush()
 
 
 def coloured_stream(stream: IO[str]) -> IO[str]:

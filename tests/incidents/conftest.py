@@ -221,6 +221,7 @@ SmallMachine = Callable[[int], Cgroup]
 def small_machine(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Cgroup]]:
     """Makes cgroups with a limit; skips, with the reason, where none can be made."""
     made: list[Path] = []
+    lab: Lab | None = request.getfixturevalue("lab") if "lab" in request.fixturenames else None
 
     def make(limit: int) -> Cgroup:
         from oomproof.machine import cgroups
@@ -242,6 +243,8 @@ def small_machine(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Cg
         pytest.skip("no memory cgroup can be made here (needs root and the memory controller)")
 
     yield make
+    if lab is not None:  # a job that a failed test left waiting would keep its cgroup for ever
+        lab.close()
     for directory in made:
         until(lambda d=directory: not (d / "cgroup.procs").read_text().strip(), "the test's cgroup to empty")
         remove_tree(directory)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
@@ -114,6 +116,23 @@ def is_between(lab: Lab, name: str) -> bool:
     """Its second attempt has ended, and the third is waited for, for four seconds."""
     folder = lab.folder_of(name)
     return folder is not None and (folder / "waiting.json").exists() and (folder / "2" / "exit.json").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["it runs", "between"])
+def test_a_terminal_closed_on_the_way_ends_no_attempt(lab: Lab, when: str) -> None:
+    """An ssh that breaks at night, a death of memory an hour later, and a second attempt that prints."""
+    pid, master = pty.fork()
+    if pid == 0:
+        slowly = ("--workers", "1", "--each", "1", "--seconds", "2") if when == "it runs" else ()
+        words = lab.command("run", "--name", "hup", "--retry", "3", *job(lab, *FULL, *slowly))
+        os.execvpe(words[0], words, lab.environment)
+    folder = until(lambda: lab.folder_of("hup"), "the run")
+    first = folder / "1" / ("output.log" if when == "it runs" else "exit.json")
+    until(lambda: first.exists() and first.stat().st_size, f"{first.name} of the first attempt")
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert "trained with an effective batch of 64" in (folder / "2" / "output.log").read_text()
 
 
 def test_a_front_killed_between_two_attempts_leaves_the_truth(lab: Lab) -> None:

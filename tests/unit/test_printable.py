@@ -15,7 +15,7 @@ from helpers_report import make_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.printable import PrintableStream, one_line, printable
+from oomproof.printable import MessageStream, PrintableStream, one_line, printable
 from oomproof.runner.terminal import Terminal
 
 # ESC c (reset), OSC title, CSI colour, C1 CSI, DEL, backspace, bidi override, zero width, invisible tags, a stray byte
@@ -226,3 +226,15 @@ def test_the_jobs_output_passes_as_it_is(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout == LOG
+
+
+def test_a_message_that_cannot_be_written_costs_nothing_else() -> None:
+    """A sweep whose messages go to a full disk, or to a `tee` that Ctrl-C has ended."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    for fd in (write_end, os.open("/dev/full", os.O_WRONLY)):
+        with open(fd, "w", buffering=1) as inner:
+            print("trial 2", file=MessageStream(inner), flush=True)
+            with pytest.raises(OSError):
+                print("a result", file=PrintableStream(inner), flush=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), inner.fileno())  # what waits in it can go now

@@ -83,7 +83,7 @@ def _ask(target: run_folders.Run, wanted: int | None, timeout: float) -> int:
         raise OomproofError(
             f"nobody inside {name} can be asked: "
             + ("the agent is absent" if absent else "its Python does not listen"),
-            "only Python 3.8 and newer can, not with --no-agent, python -I, -E or -S, nor where the program handles "
+            "only Python 3.8 and newer can, not a free-threaded one, not with --no-agent, python -I, -E or -S, nor where the program handles "
             "SIGRTMIN+12 itself; see docs/inspect.md",
         )
     pid, request = wanted if wanted is not None else able[0], f"{boottime():.6f}"

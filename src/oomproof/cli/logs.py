@@ -124,8 +124,9 @@ def _just_starting(run: run_folders.Run) -> bool:
     return run.folder.exists() and run.state() == "starting"
 
 
-def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> None:
-    """New output until the run has ended; the file is changed under us when it grows past its cap."""
+def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> int:
+    """New output until the run has ended, or nobody keeps it any more; where in the file that was. It is changed under us when
+    it grows past its cap."""
     path = run.attempt.output_file
     file = None
     while True:
@@ -144,8 +145,8 @@ def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> None
                 rotated = False
             if rotated:
                 file.close()
-                file, start = None, 0
+                file, start, from_end = None, 0, False
                 continue
         if over:
-            return
+            return file.tell() if file is not None else 0
         time.sleep(_TICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from oomproof import __version__
 from oomproof.cli.command_parser import CommandParser, flags_of
 from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
-from oomproof.printable import PrintableStream
+from oomproof.printable import MessageStream, PrintableStream
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
@@ -108,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
+    sys.stdout, sys.stderr = PrintableStream(sys.stdout), MessageStream(sys.stderr)
     try:
         status = _main(argv)
         if argv is None:
@@ -144,10 +145,10 @@ def _main(argv: list[str] | None) -> int:
     except Exception as error:  # a bug, or a machine we did not think of: one line, never a wall of text
         if os.environ.get("OOMPROOF_DEBUG"):
             raise
-        print(
-            f"oomproof: {type(error).__name__}: {error}\n  hint: OOMPROOF_DEBUG=1 shows where; please report it",
-            file=sys.stderr,
-        )
+        text, hint = f"{type(error).__name__}: {error}", "OOMPROOF_DEBUG=1 shows where; please report it"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text, hint = f"{error.strerror}: {error.filename or 'what it prints'}", "free some space there"
+        print(f"oomproof: {text}\n  hint: {hint}", file=sys.stderr)
         return OUR_FAILURE
 
 

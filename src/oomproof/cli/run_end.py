@@ -49,7 +49,9 @@ class EndSignals:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
-    def _on_signal(self, *_: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
+        if number == signal.SIGHUP:  # a terminal was closed: nobody said that it is enough
+            return
         self.heard += 1
         if self.heard == 2 and self._cuts_short:
             raise _Enough
@@ -81,7 +83,8 @@ def judge_end(outcome: Outcome, report: Path | None, tell_it: TellIt, retried: b
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
-            tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
+            told = conclusion is not None and isinstance(error, OomproofError)  # only the report is missing
+            tell(f"oomproof: {error}" if told else f"oomproof: no verdict ({type(error).__name__}: {error})")
         finally:
             signals.only_count() if retried else signals.close()
     except _Enough:

@@ -33,7 +33,7 @@ from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace
 from oomproof.runner.run_flags import RunSettings
 from oomproof.runner.supervise import Order, Outcome, working_folder
-from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting
+from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting, listen_between_attempts
 from oomproof.units import format_duration
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ class Retries:
         self._alert(outcome, conclusion, told)
         folder = outcome.run.folder / str(len(self._plans) + 1)
         try:
+            listen_between_attempts(outcome.release_signals)
             if signals.heard:
                 raise KeyboardInterrupt
-            outcome.release_signals()
             begun = self._wait(outcome.run, following, told)
             check_stop_file(order.chosen.stop_file)
             look_for_twins(order)

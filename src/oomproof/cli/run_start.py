@@ -49,7 +49,7 @@ def start_attempt(
                 ticket,
                 share,
             )
-        except (OomproofError, KeyboardInterrupt):
+        except (OomproofError, Cancelled, KeyboardInterrupt):
             ticket.drop()
             raise
         finally:

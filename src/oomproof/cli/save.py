@@ -37,8 +37,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("running",))
     if target.waits():
+        begun = target.attempt.was_begun()  # it waits for its next attempt
         raise OomproofError(
-            f"{target.name} was not started yet: it waits",
+            f"{target.name} {'does not run now' if begun else 'was not started yet'}: it waits",
             f"see for what: oomproof runs show {target.name}",
         )
     if not target.keeper_lives():

@@ -36,7 +36,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("unguarded",))
     if target.waits():
-        raise OomproofError(f"{target.name} waits for memory", f"wait for it: oomproof wait {target.id}")
+        raise OomproofError(
+            f"{target.name} does not run now: it waits", f"see for what: oomproof runs show {target.id}"
+        )
     target = live_run(target.id, 0)
     lock = state_files.take_lock(target.guard_lock)
     if lock is None:
@@ -72,12 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     # Held, not read: should the keeper be killed, the job's next line must not end it.
     held = stand_in.reopen(started, [watch.job.leader])
     try:
-        follow(target, from_end=True)
+        place = follow(target, from_end=True)
         while not target.keeper_lives() and not target.exit() and target.job_lives() and not adopted:
             print("oomproof: its keeper was killed; a new one has taken over", file=sys.stderr)
             watch.job.keeper = 0
             stand_in.revive(target)
-            follow(target, from_end=True)
+            place = follow(target, place)
     except KeyboardInterrupt:
         alerts.close()
         print(f"\noomproof: left; {target.name} runs on without its guard", file=sys.stderr)

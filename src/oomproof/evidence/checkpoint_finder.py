@@ -65,11 +65,16 @@ def newest_checkpoint(
     saving_since: float | None = None,
 ) -> Found:
     """Of one run. ``since``: its start, ``died``: its end, ``saving_since``: when it began to save, if it died in that; wall seconds."""
-    candidates: dict[str, Checkpoint] = {}
-    for path in (*_told(attempts), *_places(argv, folder)):
-        for checkpoint in _below(Path(path)):
-            candidates.setdefault(checkpoint.path, checkpoint)
-    written = [checkpoint for checkpoint in candidates.values() if checkpoint.wall >= since - _EARLIER]
+    told = {checkpoint.path: checkpoint for path in _told(attempts) for checkpoint in _below(Path(path))}
+    candidates = {
+        checkpoint.path: checkpoint for path in _places(argv, folder) for checkpoint in _below(Path(path))
+    }
+    # what the run itself told it wrote is its own also where the clock was set back since
+    written = [*told.values()] + [
+        checkpoint
+        for checkpoint in candidates.values()
+        if checkpoint.path not in told and checkpoint.wall >= since - _EARLIER
+    ]
     cut: list[str] = []
     for kind in _ORDER:
         of_kind = [checkpoint for checkpoint in written if checkpoint.kind == kind]

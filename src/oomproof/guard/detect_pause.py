@@ -39,7 +39,7 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if facts.running == 0 and facts.waiting > 0:
         return False  # the last that runs: the others wait for it
-    if facts.running == 0 and ours(facts):
+    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait:
         return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
@@ -74,6 +74,10 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
+    if ours(facts):
+        return Action(
+            "freeze", f"{why}; jobs that were not started by oomproof are paused as well", "machine"
+        )
     return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
 
 

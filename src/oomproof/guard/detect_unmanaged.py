@@ -87,10 +87,13 @@ def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
 
 def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, pauses: Pauses) -> bool:
     """Whether a paused job is let run although its headroom is not there: no run and nobody who was let run like this is left
-    to free any. It may have loaded all it needs; if it grows on, it is paused again and waits twice as long."""
+    to free any; runs that are paused too wait for the same. It may have loaded all it needs; if it grows on, it is paused again and waits twice as
+    long."""
     done = pauses.get(job.key, Done())
-    if done.paused_at is None or facts.running or not facts.thaw_turn or settings.watch_only:
+    if done.paused_at is None or facts.running or not _is_oldest(view, job) or settings.watch_only:
         return False
+    if done.headroom_since is not None and not facts.thaw_turn:
+        return False  # a paused run is about to have it
     if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
         return False
     if view.available <= settings.floor / 2 or view.stall > PAUSE_STALLED:
@@ -207,13 +210,17 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         sustained=job.rate,
         shrink=view.shrink,
         my_turn=settings.may_end_unmanaged,
-        thaw_turn=not _waits_for_runs(view, job, done)
-        and not any(other.paused == "guard" and other.key[1] < job.key[1] for other in view.unmanaged),
+        thaw_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
         running=sum(not run.frozen for run in ours),
         others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
         frozen="guard" if job.paused == "guard" else "",
         swap=job.swap,
     )
+
+
+def _is_oldest(view: View, job: UnmanagedView) -> bool:
+    """Of those that this guard has paused."""
+    return not any(other.paused == "guard" and other.key[1] < job.key[1] for other in view.unmanaged)
 
 
 def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:

@@ -108,6 +108,7 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         thaw_turn=turn.to_resume,
         running=turn.running,
         waiting=turn.waiting,
+        unmanaged_wait=any(job.paused == "other" for job in view.unmanaged),
         others_idle=view.others_idle and bool(job.frozen),
     )
     if (turn.waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):

@@ -114,6 +114,7 @@ class Facts:
     thaw_turn: bool = True  # no older run of ours waits to resume
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
+    unmanaged_wait: bool = False  # the machine's guard has paused jobs that were not started by us
     others_idle: bool = False  # none of those running has used any CPU for a long while
     frozen: str = ""  # by whom this job is paused: guard, hand
     swap: int = 0  # the job's own, of ``use``

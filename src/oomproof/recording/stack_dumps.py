@@ -54,7 +54,8 @@ def parse(text: str) -> list[Dump]:
     for line in text.splitlines():
         if match := _FATAL.match(line):
             close()
-            fatal, time, why, current, last, is_current, begun = match[1], None, "", [], [], False, True
+            fatal = match[1].replace("Floating-point", "Floating point")  # its name since Python 3.14
+            time, why, current, last, is_current, begun = None, "", [], [], False, True
         elif match := _ASKED.match(line):
             close()
             fatal, time, why, current, last, is_current, begun = (

@@ -31,7 +31,7 @@ from oomproof.recording.writer import Writer
 from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.runner.unasked_looks import UnaskedLooks
-from oomproof.trend.growth import mean_rate
+from oomproof.trend.growth import LONGEST_PIN, mean_rate
 from oomproof.units import MIB, format_size
 
 _FAULT = re.compile(rf"([0-9]{{1,9}})-{re.escape(FAULT)}")
@@ -116,17 +116,19 @@ class AgentFeed:
         writer: Writer,
         tell: Callable[[str], None],
         held: Callable[[], tuple[int, int] | None],
-        note_phase: Callable[[str, int | None], None] | None = None,
+        note_phase: Callable[[str, int | None, float, int | None], None] | None = None,
         census_every: float | None = None,
         note_pinning: Callable[[bool], None] | None = None,
         leader: int = 0,
     ) -> None:
-        """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill.
+        """``held``: what the job holds, and what it can still get. ``note_phase``: its name, the step, since when, and what the
+        process held then. ``note_pinning``: host memory is being pinned for --spill.
         ``leader``: the job's first process."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
         self._note_pinning, self._leader = note_pinning, leader
         self._pinning: int | None = None  # the process that pins memory now
+        self._pins_since = 0.0
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
         self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
@@ -271,9 +273,15 @@ class AgentFeed:
         """Of the process that pins, its next word ends it."""
         if not pins and pid != self._pinning:
             return
-        self._pinning = pid if pins else None
+        self._pinning, self._pins_since = pid if pins else None, boottime()
         if self._note_pinning is not None:
             self._note_pinning(pins)
+
+    def _end_pinning(self, t: float) -> None:
+        """Of a process that died while it pinned, or whose last word was lost: growth counts again."""
+        pid = self._pinning
+        if pid is not None and (t - self._pins_since > LONGEST_PIN or not os.path.exists(f"/proc/{pid}")):
+            self._spill(pid, False)
 
     def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
         matters = kind in _MATTERS
@@ -329,15 +337,15 @@ class AgentFeed:
             ):
                 before = (math.nextafter(t, 0.0), self._last_step[0], None, pid, None, reached)
                 self._writer.put("phase", before)
-            self._in_phase(name, step)
+            self._in_phase(name, step, t, anon)
             self._writer.put("phase", mark)
         elif pid in self._unheard or len(self._unheard) < _UNHEARD:
             self._unheard[pid] = [*self._unheard.get(pid, ()), mark][-_REMEMBERED:]
 
-    def _in_phase(self, name: str, step: int | None) -> None:
+    def _in_phase(self, name: str, step: int | None, t: float, held: int | None = None) -> None:
         self._last_step = (name, step)
         if self._note_phase is not None:
-            self._note_phase(name, step)
+            self._note_phase(name, step, t, held)
 
     def _speaks(self, pid: int, come: int) -> bool:
         """A launcher speaks first and only loads: who trains takes over, with what it had told before."""
@@ -356,6 +364,7 @@ class AgentFeed:
         if self._socket is None or not self._path.exists():
             self._bind_again()  # the runtime folder was cleaned: agents send to the name
         self._read_step()
+        self._end_pinning(t)
         held = self._job_held()
         self._watch_growth(t, held[0] if held is not None else None)
         if held is not None:
@@ -385,7 +394,7 @@ class AgentFeed:
         if now is None or now.rank or self._last_step == (now.phase, now.step):
             return
         if self._speaks(now.pid, progress(now.phase, now.step)):
-            self._in_phase(now.phase, now.step)
+            self._in_phase(now.phase, now.step, now.t)
             self._writer.put("phase", (now.t, now.phase, now.step, now.pid, None, None))
 
     def _watch_growth(self, t: float, use: int | None) -> None:

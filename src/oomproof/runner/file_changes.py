@@ -33,3 +33,8 @@ class FileChanges:
                 os.read(self.fd, 4096)
         except BlockingIOError:
             pass
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None

@@ -286,6 +286,9 @@ class Streams:
                 self._on_full()
             self._forget(fd)
         self._due = None
+        if self._changes is not None and self._changes.fd is not None:  # a user has few of them
+            self._selector.unregister(self._changes.fd)
+            self._changes.close()
 
     def _read(self, fd: int) -> None:
         try:

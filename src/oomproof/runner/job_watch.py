@@ -159,9 +159,9 @@ class Watch:
         moment = self.guarded.moment
         return (moment.memory.use, max(0, moment.headroom)) if moment.memory is not None else None
 
-    def _note_phase(self, name: str, step: int | None) -> None:
+    def _note_phase(self, name: str, step: int | None, since: float, held: int | None) -> None:
         """From the agent's thread, about once a second while the job makes steps."""
-        self._live.phase = name
+        self._live.enter_phase(name, since, held)
         self.guarded.growth.warm_up.note(name, step, boottime())
 
     def _note_pinning(self, is_pinning: bool) -> None:

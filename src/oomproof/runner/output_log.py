@@ -92,7 +92,8 @@ class Output:
 
         Of one that is far ahead only what the cap would keep is read, in a part of its own.
         """
-        waits, done = file.waiting(), 0
+        begun, done = file.place, 0
+        waits = file.waiting()  # passes over lines of ours
         if waits > 2 * self._part and not self.space_in_first():
             gap = waits - self._part * 3 // 2
             self.place(self._part)
@@ -109,7 +110,7 @@ class Output:
             done += len(data)
         if file.error is not None:
             self.fail(file.error)
-        if done:
+        if file.place != begun:
             note_place(self._folder, file)
         return done
 

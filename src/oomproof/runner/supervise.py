@@ -133,8 +133,15 @@ class Outcome:
     release_signals: Callable[[], None] = lambda: None  # for whoever starts another attempt
 
 
+_limit_before: tuple[int, int] | None = None
+
+
 def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
-    """Raises our limit of open files where it may be; what it was, for the job. None: as it is."""
+    """Raises our limit of open files where it may be; what it was, for the job of this attempt and of each further one. None: as
+    it is."""
+    global _limit_before
+    if _limit_before is not None:
+        return _limit_before
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= raised:
@@ -143,7 +150,8 @@ def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     except (OSError, ValueError):
         return None
-    return soft, hard
+    _limit_before = soft, hard
+    return _limit_before
 
 
 def oom_score_by_age(older: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import termios
@@ -21,7 +22,8 @@ class Terminal:
     """Descriptors 0, 1 and 2 of ours; each may be a terminal or not."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.is_tty = {number: _isatty(number) for number in (0, 1, 2)}
+        lost = {number: _was_tty(number) for number in (0, 1, 2)}
+        self.is_tty = {number: _isatty(number) or lost[number] for number in (0, 1, 2)}
         self._screen = next((n for n in (1, 2, 0) if self.is_tty[n]), None)
         self._keyboard = 0 if self.is_tty[0] else None
         self._saved: list[Any] | None = None
@@ -30,7 +32,7 @@ class Terminal:
         self._last_output = 0.0
         self._alternate = False
         self._quiet = quiet
-        self.gone = False  # hung up: go on without it
+        self.gone = any(lost.values())  # hung up: go on without it
         self.own_file: Followed | None = None  # standard error, where the job writes to that file itself
 
     # --- facts -------------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Terminal:
 
     def message(self, text: str) -> None:
         """A line of ours on standard error, on a line of its own."""
-        if self.gone:
+        if self.gone and self.is_tty[2]:  # a file there still takes it
             return
         self.erase_status()
         raw = self._saved is not None
@@ -178,3 +180,12 @@ def _isatty(number: int) -> bool:
         return os.isatty(number)
     except OSError:
         return False
+
+
+def _was_tty(number: int) -> bool:
+    """One that was closed since: a further attempt runs as the first would have gone on."""
+    try:
+        termios.tcgetattr(number)
+    except termios.error as error:
+        return bool(error.args) and error.args[0] == errno.EIO
+    return False

@@ -24,8 +24,8 @@ _OF_WAITING = re.compile(
 )
 
 
-class Cancelled(Exception):
-    """Told to end while waiting; ``number`` is the signal."""
+class Cancelled(BaseException):
+    """Told to end while waiting; ``number`` is the signal. No Exception: who goes on after a failure of ours must not swallow it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -33,7 +33,10 @@ class Cancelled(Exception):
 
 
 class ListedAsWaiting:
-    """From enter to exit the run is listed as waiting, and a signal raises Cancelled. ``front``: (pid, start) of this process."""
+    """From enter to exit the run is listed as waiting, and a signal raises Cancelled. ``front``: (pid, start) of this process.
+
+    A terminal that is closed ends no run that has begun: neither a job nor the wait for its next attempt.
+    """
 
     def __init__(self, run: run_folders.Run, need: int | None, front: tuple[int, int | None]) -> None:
         self._run, self._need, self._front = run, need, front
@@ -45,14 +48,18 @@ class ListedAsWaiting:
         with contextlib.suppress(OSError):
             self._lock = state_files.take_lock(self._run.waiting_lock)
         self.write()
+        attempt = self._run.attempt
+        has_begun = (attempt.number or 1) > 1 or attempt.was_begun()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, _cancel)
+                handler = _stay if number == signal.SIGHUP and has_begun else _cancel
+                self._before[number] = signal.signal(number, handler)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        if kind is not Cancelled:  # else whoever cleans up hears of no further signal
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
         with contextlib.suppress(OSError):
             (self._run.waiting_file).unlink()
         if self._lock is not None:
@@ -88,9 +95,9 @@ class Waiting(ListedAsWaiting):
         self._told = False
         self._tty = os.isatty(2) if not os.environ.get("NO_COLOR") else False
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._erase()
-        super().__exit__()
+        super().__exit__(*error)
 
     def tell(self, reasons: list[str], *after: str) -> None:
         """Why it waits; ``after``: what only this terminal needs to know."""
@@ -148,4 +155,27 @@ def _columns() -> int:
 
 
 def _cancel(number: int, _: object) -> None:
+    """Once: a second signal must not cut short what is done about the first."""
+    for caught in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(caught) is _cancel:
+            signal.signal(caught, _stay)
     raise Cancelled(number)
+
+
+def listen_between_attempts(release: Callable[[], None]) -> None:
+    """For a front that has seen one attempt to its end: from ``release`` of that one's handlers to the next one's start."""
+    ours: dict[int, Callable[[int, object], None]] = {
+        signal.SIGTERM: _cancel, signal.SIGINT: _cancel, signal.SIGHUP: _stay,
+    }  # fmt: skip
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    try:
+        release()
+        for number, handler in ours.items():
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handler)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _stay(*_: object) -> None:
+    pass

@@ -10,9 +10,9 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.small_files import sha256_hex
@@ -29,6 +29,7 @@ _NUMBER = "oomproof_trial"
 _STARTUP = 10  # random points before the sampler leads, of a long sweep
 _AGAIN = 10  # points in a row that were tried already, of a space without end: then it has one
 _LEAST_SPACE = 1 << 20  # bytes: with less on the disk, whatever SQLite says means that it is full
+T = TypeVar("T")
 
 
 class NoOptuna(OomproofError):
@@ -53,7 +54,7 @@ def _import() -> Any:
 
 
 def engine_of(
-    sweep: Sweep, space: SearchSpace, trials: Iterable[Trial], seed: int, tell: Callable[[str], None]
+    sweep: Sweep, space: SearchSpace, trials: Collection[Trial], seed: int, tell: Callable[[str], None]
 ) -> Engine:
     """Raises OomproofError where it takes Optuna, and there is none."""
     try:
@@ -71,26 +72,40 @@ class OptunaEngine:
         self,
         sweep: Sweep,
         space: SearchSpace,
-        trials: Iterable[Trial],
+        trials: Collection[Trial],
         seed: int,
         tell: Callable[[str], None],
     ) -> None:
-        """Brings the storage up to the log: what ended meanwhile is told, what was never started is given up."""
+        """Brings the storage up to the log: what ended meanwhile is told, what was never started is given up. ``trials``: those
+        of the log, always as it is now."""
         self._optuna = _import()
         self._sweep, self._space, self._seed = sweep, space, seed
         self._tell = tell
         self._numbers: dict[int, int] = {}  # ours → Optuna's, which begins at 0 and counts what was given up
-        known = list(trials)
+        self._trials = trials
         try:
-            self._open()
-            self._follow(known)
+            self._bring_up()
         except OomproofError:
             raise
         except Exception as error:  # a damaged file raises whatever SQLAlchemy, Alembic or SQLite think of it
-            self._refuse_full_disk(error)
-            self._put_aside(error)
-            self._open()
-            self._follow(known)
+            self._make_anew(error)
+
+    def _bring_up(self) -> None:
+        self._open()
+        self._follow(list(self._trials))
+
+    def _make_anew(self, error: Exception) -> None:
+        self._refuse_full_disk(error)
+        self._put_aside(error)
+        self._bring_up()
+
+    def _on_good_file(self, use: Callable[[], T]) -> T:
+        """It may be damaged or removed while the sweep runs: then once more, on a new one."""
+        try:
+            return use()
+        except Exception as error:
+            self._make_anew(error)
+            return use()
 
     # --- the storage ------------------------------------------------------------------------------------------
 
@@ -142,6 +157,9 @@ class OptunaEngine:
         aside = self._sweep.storage_file.with_name(f"optuna.sqlite.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
         with contextlib.suppress(OSError):
             os.replace(self._sweep.storage_file, aside)
+        for ending in ("-journal", "-wal", "-shm"):  # SQLite would put them into the new one
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._sweep.storage_file}{ending}")
         self._tell(
             f"Optuna's file could not be read ({type(error).__name__}); made anew from the sweep's log"
         )
@@ -163,7 +181,7 @@ class OptunaEngine:
             if trial.number not in self._numbers:
                 self._enqueue(trial.number, trial.values)
             if trial.state in OVER:
-                self.tell(trial)
+                self._write_end(trial)
             elif stored_state(self._study, self._numbers[trial.number]) != state.RUNNING:
                 self._enqueue(trial.number, trial.values)  # it is to run again
 
@@ -171,11 +189,7 @@ class OptunaEngine:
 
     def ask(self, number: int, tried: set[str]) -> Point | None:
         """The next point, for our trial of that number; None where every point was tried. ``tried``: keys of all before."""
-        try:
-            return self._next(number, tried)
-        except Exception as error:
-            self._refuse_full_disk(error)
-            raise
+        return self._on_good_file(lambda: self._next(number, tried))
 
     def _next(self, number: int, tried: set[str]) -> Point | None:
         if self._space.method == "grid":
@@ -215,11 +229,7 @@ class OptunaEngine:
 
     def tell(self, trial: Trial) -> None:
         """How it ended. Of one that Optuna knows as ended already nothing is said."""
-        try:
-            self._write_end(trial)
-        except Exception as error:
-            self._refuse_full_disk(error)
-            raise
+        self._on_good_file(lambda: self._write_end(trial))
 
     def _write_end(self, trial: Trial) -> None:
         state = self._optuna.trial.TrialState

@@ -138,24 +138,31 @@ def create(name: str, info: dict[str, Any]) -> Sweep:
     folder = make_private(sweeps_folder()) / name
     sweep = Sweep(folder)
     try:
-        folder.mkdir(
-            mode=0o700, exist_ok=not sweep.info_file.exists()
-        )  # one that was killed before it was anything
-    except FileExistsError as error:
+        folder.mkdir(mode=0o700, exist_ok=True)  # one that was killed before it was anything
+        lock = take_lock(sweep.lock_file)  # two of one name may be begun at once
+    except OSError as error:
+        raise OomproofError(f"cannot make {folder}: {error.strerror}", "free some space there") from error
+    if lock is not None and sweep.info_file.exists():
+        os.close(lock)
+        lock = None
+    if lock is None:
         raise OomproofError(
             f"there is a sweep {name} already",
             f"continue it: oomproof sweep resume {name}; or give another --name",
             USAGE,
-        ) from error
-    except OSError as error:
-        raise OomproofError(f"cannot make {folder}: {error.strerror}", "free some space there") from error
+        )
     identity = {
         "host": host_name(),
         "machine": machine_id(),
         "boot_id": processes.boot_id(),
         "token": os.urandom(6).hex(),
     }
-    write_json(sweep.info_file, {"schema": SCHEMA, "name": name, "created": time.time(), **identity, **info})
+    try:
+        write_json(
+            sweep.info_file, {"schema": SCHEMA, "name": name, "created": time.time(), **identity, **info}
+        )
+    finally:
+        os.close(lock)
     return sweep
 
 

@@ -46,6 +46,7 @@ _IDENTITY = "OOMPROOF_SWEEP_TRY"  # a variable: by it a try is found again whate
 _JUDGING = 60.0  # seconds its front may take for the verdict
 _TEXT = 4 << 20  # bytes of a job's output in which its metric is looked for
 _LOOKED_AT = 100  # runs, the newest
+_SEARCH_AGAIN = 30.0  # seconds between two looks at all there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class TrialProcess:
         self._guard: subprocess.Popen[bytes] | None = None
         self._run: Run | None = None
         self._over_since: float | None = None
+        self._next_search = time.monotonic() + _SEARCH_AGAIN
 
     @property
     def run(self) -> Run | None:
@@ -164,8 +166,15 @@ class TrialProcess:
         return "starting" if state == "starting" else "running"
 
     def _find(self) -> Run | None:
-        """A sweep that was resumed may look for one that began long ago."""
-        runs = list_runs() if self._process is None else newest_runs(_LOOKED_AT)
+        if self._process is not None and (run := self._among(newest_runs(_LOOKED_AT))) is not None:
+            return run
+        # it began long ago, or the clock was set back: ids of before then look newer for ever
+        if self._process is None or self._process.poll() is not None or time.monotonic() > self._next_search:
+            self._next_search = time.monotonic() + _SEARCH_AGAIN
+            return self._among(list_runs())
+        return None
+
+    def _among(self, runs: Sequence[Run]) -> Run | None:
         for run in runs:
             if (
                 run.info.get("name") == self.run_name

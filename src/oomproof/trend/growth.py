@@ -21,7 +21,7 @@ _NOISE, _BREATH = (
 # The first steps make the optimizer's state and fill the allocator and the loaders' queues.
 _FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
 _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step
-_LONGEST_PIN = 120.0  # seconds; 8 GiB take two (measured)
+LONGEST_PIN = 120.0  # seconds; 8 GiB take two (measured)
 _WITHOUT_STEPS = 60.0  # seconds of evaluating or generating, of a program that makes no steps
 
 
@@ -207,7 +207,7 @@ class WarmUp:
     def over_at(self) -> float:
         """From when on it is over, if nothing else is told."""
         if self._pins_since is not None:
-            return self._pins_since + _LONGEST_PIN
+            return self._pins_since + LONGEST_PIN
         if not self.phase:
             return -inf
         if self._first is not None and self._step is not None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.writer import Writer
 
 NOW = 1_700_000_000.0
 
@@ -77,6 +79,20 @@ def test_one_that_is_not_whole_is_passed_over_and_named(tmp_path: Path, half: st
     told = found(tmp_path)
     assert told.newest is not None and told.newest.path.endswith("checkpoint-500")
     assert [os.path.basename(path) for path in told.cut] == ["checkpoint-1000"]
+
+
+def test_what_the_run_told_is_its_own_whatever_the_clock_says(tmp_path: Path) -> None:
+    """Set back by an hour after the start, as on a machine with two systems: it began again from the beginning."""
+    mine = trainer(tmp_path / "out", 500, NOW - 3500)
+    trainer(tmp_path / "out", 900, NOW - 3000)  # of an earlier run
+    (tmp_path / "1").mkdir()
+    attempt = Attempt(tmp_path / "1")
+    writer = Writer(attempt.recording_file, {"boot_id": "b", "wall_offset": "0.0"})
+    writer.event(5.0, "saved", f"saved {mine} at step 500")
+    writer.close()
+    words = ["python", "t.py", "--output_dir", "out"]
+    checkpoint = newest_checkpoint([attempt], words, str(tmp_path), NOW).newest
+    assert checkpoint is not None and checkpoint.path == str(mine)
 
 
 def test_lightnings_file(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ def test_the_corpus_is_large_and_holds_decoys() -> None:
     assert {row["file"][5:] for row in OWN} == {p.name for p in (CORPUS / "logs").glob("*.txt")}
 
 
+@pytest.mark.parametrize("name", ["Floating point", "Floating-point"])
+def test_a_crash_has_another_name_since_python_3_14(name: str) -> None:
+    finding = root(parse(f"step 1\nFatal Python error: {name} exception\n")[0])
+    assert finding is not None and (finding.cause, finding.job.signal) == ("other-error", 8)
+
+
 @pytest.mark.parametrize("row", OWN, ids=lambda row: row["file"][5:-4])
 def test_own_corpus(row: dict[str, Any]) -> None:
     if row.get("reader") == "guards" or row["kind"] == "silent-end":  # only the whole reading knows them

@@ -90,6 +90,17 @@ def test_a_lone_growing_job_goes_down_the_old_ladder() -> None:
     assert choose(DESKTOP, replace(lone, available=3 * GIB), Done()).kind == "ask"
 
 
+def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not_ended() -> None:
+    """None of them grows then; what runs among the rest ends, and they resume one by one."""
+    beside = loader(running=0, unmanaged_wait=True)
+    action = choose(DESKTOP, beside, Done())
+    assert action.kind == "freeze" and "not started by oomproof" in action.why and not action.others_growth
+    assert choose(DESKTOP, replace(beside, running=0, waiting=1), Done()).kind != "freeze", (
+        "others wait for it"
+    )
+    assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
+
+
 @pytest.mark.parametrize(
     "settings",
     [replace(DESKTOP, protected=True), replace(DESKTOP, pause_max=0.0), replace(DESKTOP, watch_only=True)],

@@ -21,7 +21,8 @@ from oomproof.recording.attempt import Attempt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="masks are read from /proc")
 
-READY = "print('ready', flush=True); time.sleep(60)"
+# in short sleeps: a signal that comes just before one is handled after it
+READY = "print('ready', flush=True); [time.sleep(0.05) for _ in range(1200)]"
 PLAIN = f"import time; {READY}"
 CATCHES = f"import os, signal, time; signal.signal(signal.SIGUSR1, lambda *_: os._exit(7)); {READY}"
 IGNORES = f"import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); {READY}"

@@ -297,3 +297,14 @@ def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
     assert kinds(DESKTOP, view, state) == []
     (action,) = detect_unmanaged.decide(DESKTOP, replace(view, others=()), state)[0]
     assert action.kind == RESUME and "no other run is left" in action.why
+
+
+def test_a_run_that_is_paused_too_and_waits_for_the_same_memory_does_not_keep_it_waiting() -> None:
+    mine = JobView("1-mine", GIB, frozen="guard")
+    view = replace(SHORT, jobs=(), others=(mine,), unmanaged=(LOADER,))
+    later, state = paused(view)
+    later = replace(later, available=DESKTOP.floor, shrink=0.0)
+    assert kinds(DESKTOP, later, state) == []
+    assert kinds(DESKTOP, replace(later, t=later.t + 60), state) == [RESUME]
+    runs = replace(later, t=later.t + 60, others=(replace(mine, frozen=""),))
+    assert kinds(DESKTOP, runs, state) == [], "it may free some"

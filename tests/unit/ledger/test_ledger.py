@@ -532,7 +532,7 @@ def cycle(live: forecast.LiveClaim, start: float, phases: list[tuple[str, int, i
     """(phase, seconds, MiB): a sample a second."""
     t = start
     for name, seconds, size in phases:
-        live.phase = name
+        live.enter_phase(name, t)
         for _ in range(seconds):
             live.update(size * MIB, t)
             t += 1
@@ -576,10 +576,58 @@ def test_a_phase_that_is_higher_each_time_will_be_so_again(
     live.leave()
 
 
+@pytest.mark.parametrize("late", [0.0, 0.5, 20.0])
+def test_a_phase_that_is_heard_of_late_has_its_own_samples(late: float) -> None:
+    """A front that was starved while the job went into its evaluation, and all messages come when it is over."""
+    known, told = forecast.Phases(), [("train", 100.0), ("eval", 110.5), ("unknown", 120.5), ("train", 120.6)]
+    for second in range(50):
+        t = 100.0 + second
+        while told and told[0][1] + late <= t:
+            known.enter(*told.pop(0))
+        known.note(t, (5000 if 110.5 <= t < 120.5 else 2000) * MIB)
+    assert not told and known.growth(2000 * MIB) == 3000 * MIB
+
+
+def test_a_phase_too_short_for_a_sample_is_known_by_what_was_held_at_its_end() -> None:
+    known = forecast.Phases()
+    for t in (100.0, 200.0):
+        known.enter("train", t, 2000 * MIB)
+        known.note(t + 1, 2000 * MIB)
+        known.enter("eval", t + 50.1, 2000 * MIB)
+        known.enter("unknown", t + 50.2, 5000 * MIB)
+    known.enter("train", 300.0, 2000 * MIB)
+    known.note(300.1, 2000 * MIB)
+    assert known.growth(2000 * MIB) == 3000 * MIB
+    for wild in (-1, 1 << 62, 10**30):
+        known.enter("eval", 301.0, wild)
+        known.enter("train", 302.0, wild)
+    assert known.growth(2000 * MIB) == 3000 * MIB
+
+
+def test_the_moment_between_two_phases_is_none_that_came_again() -> None:
+    known = forecast.Phases()
+    for number, name in enumerate(("fetch", "train", "report")):
+        known.enter(name, 100.0 + number, 3000 * MIB)
+        known.note(100.1 + number, 3000 * MIB)
+        known.enter("unknown", 100.9 + number, 3000 * MIB)
+    known.note(110.0, 10 * MIB)
+    assert known.growth(10 * MIB) is None
+
+
+def test_a_message_older_than_the_jobs_record_still_tells_where_it_was() -> None:
+    known = forecast.Phases()
+    known.enter("eval", 110.0)
+    known.note(111.0, 5000 * MIB)
+    known.enter("train", 100.0)
+    known.enter("train", 120.0)
+    assert known.growth(2000 * MIB) == 3000 * MIB
+
+
 def test_a_job_that_numbers_its_phases_fills_no_memory() -> None:
     known = forecast.Phases()
     for number in range(1000):
-        known.note(f"step {number}", float(number), MIB)
+        known.enter(f"step {number}", float(number))
+        known.note(float(number), MIB)
     assert known.growth(MIB) is None and len(known._tops) <= 64
 
 
@@ -590,7 +638,7 @@ def test_a_sawtooth_is_not_promised_by_its_rising_edge(
     live, told = forecast.LiveClaim("a", 1.0), forecast.LiveClaim("b", 1.0)
     for start in (100.0, 200.0, 300.0):
         for second in range(100):
-            told.phase = "train" if second < 70 else "eval"
+            told.enter_phase("train" if second < 70 else "eval", start + second)
             for one in (live, told):
                 one.update((1000 + max(0, second - 70) * 50) * MIB, start + second)
     assert reservation(live) > 10_000, "by the edge alone"

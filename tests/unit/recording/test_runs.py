@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers_report import verdict
 
+from oomproof.cli import logs
 from oomproof.errors import OomproofError
 from oomproof.leaf import small_files
 from oomproof.recording import run_folders, state_files
@@ -276,3 +277,26 @@ def test_how_long_a_run_took_is_not_read_off_a_clock_that_jumps() -> None:
     ended = {"boottime": 130.0, "wall": 1_086_430.0, "status": 0, "code": 0, "signal": None}
     state_files.write_json(run.attempt / "exit.json", ended)
     assert report.summarize(run).seconds == pytest.approx(30.0)
+
+
+def test_who_follows_from_the_end_misses_nothing_of_the_next_file(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that has grown past its cap gets another name, and the next one holds lines before we see it."""
+    run = made("b")
+    output = run.attempt.output_file
+    output.write_bytes(b"before\n")
+    looks: list[str] = []
+
+    def lives(_: object) -> bool:
+        looks.append("")
+        if len(looks) == 2:
+            output.rename(output.with_name("output.first.log"))
+            output.write_bytes(b"after\n")
+        return len(looks) < 4
+
+    monkeypatch.setattr(run_folders.Run, "keeper_lives", lives)
+    monkeypatch.setattr(logs, "_just_starting", lambda _: False)
+    monkeypatch.setattr(logs, "_TICK", 0.0)
+    assert logs.follow(run, from_end=True) == len("after\n")
+    assert capfd.readouterr().out == "after\n"

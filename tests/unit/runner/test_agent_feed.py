@@ -438,6 +438,8 @@ def test_stacks_are_read_as_faulthandler_writes_them() -> None:
         == "/home/me/train.py:? in main, inside string_at (ctypes/__init__.py:519)"
     )
     assert stack_dumps.parse("") == [] and stack_dumps.parse("nothing of this kind\n") == []
+    _, newer = stack_dumps.parse(SEGFAULT.replace("Segmentation fault", "Floating-point exception"))
+    assert newer.fatal == "Floating point exception", "Python 3.14 has another name for it"
     assert stack_dumps.parse("Fatal Python error: Aborted")[0].frames == ()
 
 
@@ -562,3 +564,19 @@ def test_a_program_of_the_job_that_a_memory_error_ended(feed: Any, monkeypatch: 
         time.sleep(0.01)
     assert feed.said == [f"{text}; the job that started it continues"]
     assert "hunter2" not in str(feed.notes.rows) + str(feed.said)
+
+
+def test_a_process_that_died_while_it_pinned_pins_no_more(feed: Any) -> None:
+    """Until then growth is not counted: a job that is started again in the same run would be taken for one that never grows."""
+    pinned: list[bool] = []
+    feed._note_pinning = pinned.append
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    feed.handle("spill", child.pid, {"did": "pinning"}, boottime())
+    feed._look(boottime())
+    assert pinned == [True]
+    child.communicate(b"\n")
+    feed._look(boottime())
+    assert pinned == [True, False]
+    feed.handle("spill", os.getpid(), {"did": "pinning"}, boottime())
+    feed._look(boottime() + 1000)  # its last word was lost
+    assert pinned == [True, False, True, False]

@@ -112,6 +112,8 @@ def test_our_own_lines_are_no_output_of_the_jobs(scene: Scene) -> None:
     scene.output.follow(scene.file)
     scene.file.write_own(scene.writes, b"oomproof: the last\n")
     assert scene.output.follow(scene.file) == 0
+    size = scene.path.stat().st_size
+    assert noted_place(str(scene.folder), "O") == size, "nor for who reads on when all of ours are gone"
     scene.prints(b"oomproof: a word\n")
     scene.output.follow(scene.file)
     assert scene.log() == b"one\ntwo\noomproof: a word\n"
@@ -224,6 +226,8 @@ def test_the_front_follows_it(scene: Scene, told: bool, monkeypatch: pytest.Monk
     assert streams.open
     streams.finish_files()
     assert not streams.open and streams.follow_in is None and scene.log() == b"0\n1\n2\nlast\n"
+    assert not selector.get_map(), "nothing of it stays open: another attempt may follow"
+    streams.finish_files()
 
 
 def test_what_came_before_a_line_on_the_other_stream_stands_before_it(scene: Scene) -> None:

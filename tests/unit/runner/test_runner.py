@@ -177,3 +177,17 @@ def test_broken_settings_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "oomproof.toml").write_text("limit = \n")
     with pytest.raises(OomproofError, match=r"oomproof\.toml"):
         resolve({}, {"limit"}, tmp_path)
+
+
+_RAISED_TWICE = """
+import resource
+from oomproof.runner.supervise import more_descriptors
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+assert more_descriptors() == (100, hard) and resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 100
+assert more_descriptors() == (100, hard)
+"""
+
+
+def test_the_job_of_each_attempt_has_the_users_own_limit_of_files() -> None:
+    subprocess.run([sys.executable, "-c", _RAISED_TWICE], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import subprocess
 import sys
 
 import pytest
@@ -51,3 +52,25 @@ def test_no_status_line_where_others_write_to_the_terminal(reader: str) -> None:
 
 def test_no_status_line_when_quiet() -> None:
     assert b"\x1b[K" not in on_a_terminal('"$PY" -c "$SHOW" quiet')
+
+
+_LOST = """
+import os, sys
+from oomproof.runner.terminal import Terminal
+terminal = Terminal()
+terminal.message("for the log"), terminal.pty_output(b"for nobody")
+sys.exit(0 if terminal.gone and terminal.tty_numbers == [1] and terminal.size() == (24, 80) else 1)
+"""
+
+
+def test_a_terminal_that_was_closed_is_still_one() -> None:
+    """A second attempt would else write to it as to a file, and its job would meet a closed pipe."""
+    master, slave = os.openpty()
+    os.close(master)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOST], stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE
+    )
+    os.close(slave)
+    assert done.returncode == 0 and done.stderr == b"for the log\n", (
+        "what is no terminal still takes our lines"
+    )

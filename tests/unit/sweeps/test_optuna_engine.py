@@ -123,6 +123,32 @@ def test_its_file_is_made_again_from_the_log(sweep: Sweep, damage: str) -> None:
     assert bool(said) == (damage != "removed") and all("made anew" in line for line in said)
 
 
+@pytest.mark.parametrize("damage", ["removed", "garbage"])
+def test_its_file_may_be_damaged_while_the_sweep_runs(sweep: Sweep, damage: str) -> None:
+    space = SearchSpace((parse_param("lr=0.1..0.9"),), "bayes", "loss", trials=9)
+    trials: dict[int, Trial] = {}
+    said: list[str] = []
+    made = OptunaEngine(sweep, space, trials.values(), 1, said.append)
+    for number in (1, 2):
+        point = made.ask(number, {key_of(trial.values) for trial in trials.values()})
+        assert point is not None
+        trials[number] = Trial(number, point, "running")
+        if number == 1:
+            trials[1] = ended(1, point, "done", 0.3)
+            made.tell(trials[1])
+    path: Path = sweep.storage_file
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"garbage" * 10_000)
+        path.with_name(f"{path.name}-journal").write_bytes(b"garbage" * 1000)
+    trials[2] = ended(2, trials[2].values, "done", 0.2)
+    made.tell(trials[2])
+    third = made.ask(3, {key_of(trial.values) for trial in trials.values()})
+    assert third not in (None, trials[1].values, trials[2].values)
+    assert states(sweep)[:2] == ["COMPLETE", "COMPLETE"] and states(sweep)[-1] == "RUNNING" and len(said) == 1
+
+
 def test_a_failed_trial_that_runs_again(sweep: Sweep) -> None:
     space = SearchSpace((parse_param("a=1,2"),), "grid", "loss")
     made = engine(sweep, space)

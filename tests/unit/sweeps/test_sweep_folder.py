@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_names() -> None:
             sweep_folder.check_name(name)
     made = sweep_folder.new_name("my sweep: große Läufe/1")
     assert sweep_folder.check_name(made) == made
+
+
+def test_of_several_that_are_begun_at_once_one_is() -> None:
+    """The others would write their own token over the first one's, by which its runs are found again."""
+
+    def begin(_: int) -> str:
+        try:
+            return sweep_folder.create("a", INFO).token
+        except OomproofError:
+            return ""
+
+    with ThreadPoolExecutor(6) as threads:
+        tokens = [token for token in threads.map(begin, range(6)) if token]
+    assert tokens == [sweep_folder.find("a").token]
 
 
 def test_one_that_was_killed_before_it_was_anything() -> None:

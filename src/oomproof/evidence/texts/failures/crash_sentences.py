@@ -23,7 +23,7 @@ MEANS = {
 NAMES = {"SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGABRT": 6, "SIGIOT": 6, "SIGTERM": 15, "SIGINT": 2, "SIGHUP": 1,
           "SIGILL": 4, "SIGFPE": 8}  # fmt: skip
 WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "abort": 6, "abort trap": 6, "terminated": 15,
-          "illegal instruction": 4, "floating point exception": 8, "hangup": 1, "interrupt": 2}  # fmt: skip
+          "illegal instruction": 4, "floating point exception": 8, "floating-point exception": 8, "hangup": 1, "interrupt": 2}  # fmt: skip
 
 # … nor who sent the signal ("from PID 0"); Open MPI and UCX: "[node12:04242] Signal: Aborted (6)"
 _PID = re.compile(

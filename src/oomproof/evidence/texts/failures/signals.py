@@ -25,7 +25,7 @@ _COMMAND = re.compile(
     r"\s+(?:\(core dumped\)\s+)?(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)"
 )
 _FATAL = re.compile(
-    r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation|stack overflow)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
+    r"Fatal Python error: (?P<what>[A-Z][\w -]+)|Windows fatal exception: (?P<windows>access violation|stack overflow)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
 )
 # bold or code, as web pages quote a line: **Killed**, `Segmentation fault (core dumped)`
 _EMPHASIS = re.compile(r"^(?P<mark>\*{1,3}|_{2,3}|`{1,3})(?P<body>[^*_`\n]{3,300})(?P=mark)[.!]?$")
