@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
@@ -20,6 +21,7 @@ from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
 from oomproof.units import MIB, format_size
 
+_KILLED = re.compile(r"(?i)kill|\b137\b|杀")
 _RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own limit of heap: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own limit of heap: -Xmx8g, or spark.driver.memory and spark.executor.memory"
@@ -75,6 +77,8 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
     headline, advice = cause.headline.format_map(values), cause.next.format_map(values)
     if cause.slug == "other-error" and not (job.exception or job.message or job.heard in _RAISED):
         headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
+    if cause.slug == "killed-unknown" and job.heard == "told" and not _KILLED.search(finding.text):
+        headline = "crashed, or was killed; this text does not say by what"
     if (fewer := fewer_workers(finding, argv)) is not None:
         advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
     return headline, advice

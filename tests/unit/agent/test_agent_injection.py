@@ -398,4 +398,4 @@ def test_os_exit_and_other_programs(tmp_path: Path) -> None:
 
 def test_the_wheel_carries_the_agent() -> None:
     text = (AGENT.parents[2] / "pyproject.toml").read_text()
-    assert re.search(r'package-data\]\noomproof = \["agent/site/sitecustomize.py"\]', text)
+    assert re.search(r'package-data\]\noomproof = \["agent/site/sitecustomize.py", ', text)

@@ -43,6 +43,8 @@ class TextCase:
     system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
     beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
     log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
+    lines: tuple[tuple[int, str], ...] = ()  # all of a single short text, which may be a post
+    doubted: Finding | None = None  # what the text names, and does not report
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
@@ -83,6 +85,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system_logs: list[str] = []
     beliefs: set[str] = set()
     progress, last_line = Progress(), ""
+    whole: list[tuple[tuple[int, str], ...]] = []
     for path in paths:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
@@ -109,6 +112,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         told = [true(finding) for finding in job.finish()]
+        whole.append(job.whole)
         if job.explains:
             findings = []
         written = _written(path)
@@ -140,6 +144,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         tuple(others),
         tuple(system_logs),
         frozenset(beliefs),
+        lines=whole[0] if len(whole) == 1 else (),
     )
 
 

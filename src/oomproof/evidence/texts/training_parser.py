@@ -27,6 +27,7 @@ from oomproof.records import replace
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _TAGS = 256
+_PARAGRAPH = 1200  # characters of a line of a post
 _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
@@ -88,6 +89,13 @@ class TrainingParser:
         chains.close(last=True)
         self.progress = tail.progress(root(chains.last))
         return chains.findings
+
+    @property
+    def whole(self) -> tuple[tuple[int, str], ...]:
+        """All of a short text, of each line its beginning; empty where there were more lines than are kept."""
+        if not self._tail.whole:
+            return ()
+        return tuple((number, line[:_PARAGRAPH]) for number, line in self._tail.recent)
 
     def last_date(self) -> float | None:
         """Of the last lines; of a long one its end, where a progress bar's latest stands."""
