@@ -90,6 +90,7 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
         resume_headroom=resume_headroom(settings, facts),
         paused_swap=facts.swap,
         for_ours=facts.running > 0,
+        for_unmanaged=facts.running == 0 and ours(facts),
         headroom_since=None,
         pauses=state.pauses + 1,
     )

@@ -9,6 +9,7 @@ from oomproof.units import format_duration, format_size
 HEADROOM_SECONDS = 2.0  # seconds for which that headroom must have lasted: what a neighbour frees for a moment does not count
 PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
+UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have for ending, of which nobody knows how long they take: they may be paused for its sake
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
@@ -46,6 +47,9 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         return Action("thaw", why, "machine")
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
         why = f"no other run is left that could free memory, after {format_duration(waited)}"
+        return Action("thaw", why, "machine", True)
+    if state.for_unmanaged and waited >= UNMANAGED_SECONDS and state.headroom_since is None:
+        why = f"nobody has freed memory, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
     if state.for_ours and facts.others_idle:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"

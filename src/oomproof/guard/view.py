@@ -138,6 +138,9 @@ class Done:
     resume_headroom: int = 0  # it resumes when this much RAM is available (and what was pushed out since)
     paused_swap: int = 0  # what it had in swap when it was paused
     for_ours: bool = False  # paused so that another run of ours can finish
+    for_unmanaged: bool = (
+        False  # itself the growth, and paused since jobs that were not started by us may end soon
+    )
     headroom_since: float | None = None  # since when the headroom to go on has been there
     pauses: int = 0  # how often it was paused
     gave_up: bool = False  # pausing did not help in this shortage: no more of it

@@ -99,6 +99,13 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
         "others wait for it"
     )
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
+    done = detect_pause.frozen(DESKTOP, beside, Done())
+    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0)
+    assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none"
+    given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
+    assert given_up.kind == "thaw" and given_up.gave_up, "they may all wait for each other"
+    for_a_run = detect_pause.frozen(DESKTOP, replace(beside, running=1), Done())
+    assert choose(DESKTOP, replace(later, running=1, t=beside.t + 121), for_a_run).kind == "none"
 
 
 @pytest.mark.parametrize(
