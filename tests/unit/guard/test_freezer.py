@@ -120,6 +120,7 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
             (directory / "cgroup.procs").write_text(str(pid))
         freezer = Freezer(str(file), lambda: pids)
         assert freezer.freeze() and freezer.wait_frozen(60)
+        time.sleep(0.1)  # the tick in which it was frozen is counted at its end
         used = [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
         time.sleep(0.2)
         assert used == [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
