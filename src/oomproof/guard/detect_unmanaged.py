@@ -66,7 +66,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
                 action = Action("thaw", "nothing is known of its pause any more", "machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
-            if pause_is_due(settings, facts):
+            if pause_is_due(_last_one(settings, facts, done), facts):
                 action = Action(PAUSE, _why(facts), "machine")
         else:
             action = _end(settings, view, facts, job, done)
@@ -218,6 +218,15 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         frozen="guard" if job.paused == "guard" else "",
         swap=job.swap,
     )
+
+
+def _last_one(settings: Settings, facts: Facts, done: Done) -> Settings:
+    """One that was paused, and now runs alone while all others wait for it, may take half of the floor: it may be nearly done, and if nobody may go on,
+    one of them has to die."""
+    if facts.running or not done.pauses:
+        return settings
+    half = settings.floor // 2
+    return replace(settings, floor=half, margin=min(settings.margin, half))
 
 
 def _is_oldest(view: View, job: UnmanagedView) -> bool:

@@ -160,7 +160,7 @@ def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
     )
 
     grows = replace(LOADER, key=older.key)
-    again = replace(later, t=1901.0, shrink=200.0 * MIB, unmanaged=(newer, grows))
+    again = replace(later, t=1901.0, available=540 * MIB, shrink=200.0 * MIB, unmanaged=(newer, grows))
     (action,), state = detect_unmanaged.decide(DESKTOP, again, state)
     assert (action.kind, action.unmanaged) == (PAUSE, grows), "it was not all it needs"
     state = detect_unmanaged.carried_out(DESKTOP, action, state)
@@ -312,3 +312,16 @@ def test_a_run_that_is_paused_too_and_waits_for_the_same_memory_does_not_keep_it
     assert kinds(DESKTOP, replace(later, t=later.t + 60), state) == [RESUME]
     runs = replace(later, t=later.t + 60, others=(replace(mine, frozen=""),))
     assert kinds(DESKTOP, runs, state) == [], "it may free some"
+
+
+def test_the_only_one_that_runs_while_all_wait_for_it_may_take_half_of_the_floor() -> None:
+    grows = replace(LOADER, rate=20.0 * MIB)
+    alone = replace(SHORT, jobs=(), others=(), unmanaged=(grows,), shrink=20.0 * MIB)
+    low, lowest = (
+        replace(alone, available=size, swap_free=0) for size in (DESKTOP.floor * 3 // 4, DESKTOP.floor // 2)
+    )
+    before = {LOADER.key: Done(pauses=1)}
+    assert kinds(DESKTOP, low, {}) == [PAUSE], "one that was never paused is, at the floor"
+    assert kinds(DESKTOP, low, before) == [] and kinds(DESKTOP, lowest, before) == [PAUSE]
+    runs = replace(low, others=(JobView("1-mine", GIB),))
+    assert kinds(DESKTOP, runs, before) == [PAUSE]
