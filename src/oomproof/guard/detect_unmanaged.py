@@ -225,8 +225,7 @@ def _last_one(settings: Settings, facts: Facts, done: Done) -> Settings:
     one of them has to die."""
     if facts.running or not done.pauses:
         return settings
-    half = settings.floor // 2
-    return replace(settings, floor=half, margin=min(settings.margin, half))
+    return replace(settings, floor=settings.floor // 2)
 
 
 def _is_oldest(view: View, job: UnmanagedView) -> bool:
