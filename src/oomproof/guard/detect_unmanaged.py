@@ -56,8 +56,8 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
         if job.paused == "guard" or done.paused_at is not None:
             bar = done.resume_headroom
             done = kept(settings, facts, _after_a_while(settings, view.t, done), None)
-            if not facts.running:  # unmanaged jobs may need the rest among themselves: see _may_try
-                done = replace(done, for_ours=False)
+            # without a run unmanaged jobs may need the rest among themselves: see _may_try
+            done = replace(done, for_ours=done.for_ours and bool(facts.running), for_unmanaged=False)
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
                 if action.kind == "none" and _may_try(settings, view, facts, job, pauses):

@@ -325,3 +325,11 @@ def test_the_only_one_that_runs_while_all_wait_for_it_may_take_half_of_the_floor
     assert kinds(DESKTOP, low, before) == [] and kinds(DESKTOP, lowest, before) == [PAUSE]
     runs = replace(low, others=(JobView("1-mine", GIB),))
     assert kinds(DESKTOP, runs, before) == [PAUSE]
+
+
+def test_one_that_is_paused_without_any_run_is_not_given_up_after_two_minutes() -> None:
+    later, state = paused(replace(SHORT, jobs=(), others=()))
+    for seconds in (100, 130, 1000):
+        now = replace(later, t=later.t + seconds, available=DESKTOP.floor // 2, shrink=0.0)
+        actions, state = detect_unmanaged.decide(DESKTOP, now, state)
+        assert actions == [], seconds
