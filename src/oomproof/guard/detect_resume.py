@@ -9,7 +9,7 @@ from oomproof.units import format_duration, format_size
 HEADROOM_SECONDS = 2.0  # seconds for which that headroom must have lasted: what a neighbour frees for a moment does not count
 PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
-UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have for ending, of which nobody knows how long they take: they may be paused for its sake
+UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
