@@ -111,6 +111,14 @@ texts = nn.utils.rnn.pack_padded_sequence(torch.zeros(7, 3, 32, device="cuda"), 
 packed_rows = nn.LSTM(32, 64).cuda()(texts)[0]
 assert packed_rows.data.shape == (14, 64)
 assert nn.utils.rnn.pad_packed_sequence(packed_rows)[0].shape == (7, 3, 64)
+assert nn.GRU(32, 64).cuda()(texts)[1].shape == (1, 3, 64), "its first state is as wide as the host's tensor says"
+assert torch.zeros(2, 3, pin_memory=True).shape == (2, 3)
+
+# a shape that goes to the card and comes back, as accelerate compares those of the ranks
+sent = torch.tensor((32, 384, 9), device="cuda")
+assert sent[None].cpu().tolist() == [[32, 384, 9]] and sent[1:].to("cpu").tolist() == [384, 9]
+sent += 1
+assert sent.cpu().tolist() != [32, 384, 9], "nobody knows what a card has reckoned"
 assert nn.GRU(4, 5)(torch.zeros(3, 2, 4))[0].shape == (3, 2, 5), "on the host as ever"
 
 # positions that count on are of one text, for which transformers makes no mask
