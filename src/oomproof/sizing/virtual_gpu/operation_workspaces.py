@@ -66,7 +66,9 @@ def _convolution_backward(
     turned = _convolution(image, weight, result, stride, groups)
     if wanted[0]:
         yield turned + _in_a_row(result)
-    if wanted[1] and not _as_it_is(image, weight, groups):
+    if wanted[1] and _as_it_is(image, weight, groups):
+        yield copied
+    elif wanted[1]:
         small = result.shape[2:].numel() <= _SMALL_IMAGE
         if _one_pixel(weight, stride) and weight.numel() <= _MATRIX[small]:
             yield copied + int(image.shape[0] * weight.numel() * 4)  # a matrix a sample
@@ -169,10 +171,14 @@ def install(mode: Any) -> None:
             return selection_workspace.top_of_rows(args[0], args[2] if len(args) > 2 else -1)
         if func is aten.index_put.default and len(args) > 3 and args[3]:
             return selection_workspace.added_rows(args[1], args[2])
+        if func in _OF_COMPLEX and args[0].is_complex():
+            return _bytes(args[0])  # the result as a complex number (UnaryOps.cpp)
         if func in _WHOLE_SUMS:
             return _in_another_type(args[0], out)
         if func in _SUMS:
-            return _in_another_type(args[0], out) or _sum_of_rows(args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
+            return _in_another_type(args[0], out) or _sum_of_rows(
+                args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+            )
         if func is aten._softmax_backward_data.default:
             return _bytes(args[1])  # gradient times output
         if func is _SAFE_SOFTMAX:
@@ -199,7 +205,14 @@ _FLASH_BACKWARD = {
     _if_there("_scaled_dot_product_cudnn_attention_backward"),
 }
 _SUMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
-_WHOLE_SUMS = {aten.sum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default}
+_OF_COMPLEX = {aten.abs.default, aten.angle.default}
+_WHOLE_SUMS = {
+    aten.sum.default,
+    aten.prod.default,
+    aten.prod.dim_int,
+    aten.cumsum.default,
+    aten.cumprod.default,
+}
 _MATRIX_PRODUCTS = {
     aten.mm.default,
     aten.addmm.default,
