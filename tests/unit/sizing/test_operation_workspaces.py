@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,26 @@ def test_the_gradient_of_a_weight_of_one_pixel_is_a_matrix_a_sample() -> None:
     result = torch.empty(500, 1152, 3, 3, device="meta")
     sizes = list(_convolution_backward(image, weight, result, [1, 1], 1, [True, True, False]))
     assert max(sizes) == 500 * 1152 * 192 * 4, "442.4 MB; 443.5 were measured"
+
+
+# order of the image's and of its gradient's strides → is that copied
+ORDERS = (
+    (torch.contiguous_format, torch.contiguous_format, False),
+    (torch.channels_last, torch.channels_last, False),
+    (torch.contiguous_format, torch.channels_last, True),
+    (torch.channels_last, torch.contiguous_format, True),
+)
+
+
+@pytest.mark.parametrize(("image", "gradient", "copied"), ORDERS)
+def test_a_gradient_in_another_order_than_the_image_is_copied(
+    image: Any, gradient: Any, copied: bool
+) -> None:
+    given = torch.empty(8, 16, 64, 64, device="meta", memory_format=image)
+    weight = torch.empty(32, 16, 1, 1, device="meta")
+    result = torch.empty(8, 32, 64, 64, device="meta").contiguous(memory_format=gradient)
+    first = next(iter(_convolution_backward(given, weight, result, [1, 1], 1, [True, True, False])))
+    assert first == (result.numel() * 4 if copied else 0)
 
 
 def test_two_gradients_of_one_tensor_are_added_up_in_place() -> None:
