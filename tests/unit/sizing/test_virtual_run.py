@@ -100,6 +100,11 @@ def test_a_network_of_convolutions_alone_loads_no_library_for_matrices() -> None
     unknown = a_run(events)
     card = virtual_run.ANY_CARD
     assert virtual_run.context_of(alone, card).usual == card.context.usual - card.matrices
+    normed = a_run(
+        [(1, MIB)],
+        signatures=[{"op": "aten.convolution.default"}, {"op": "aten.native_group_norm_backward.default"}],
+    )
+    assert virtual_run.context_of(normed, card) == virtual_run.context_of(alone, card), "FCOS on an H200"
     less = virtual_run.gpu_estimate(with_head)[0].expected - virtual_run.gpu_estimate(alone)[0].expected
     assert less == card.matrices
     for run in (with_head, recurrent, unknown):
