@@ -8,7 +8,7 @@ from oomproof.evidence.texts.progress import ANCHORS, read_sign
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.sqlite_files import UNREADABLE
-from oomproof.sweeps.earlier_runs import earlier_runs, expected_seconds
+from oomproof.sweeps.script_history import earlier_runs, expected_seconds
 from oomproof.sweeps.sweep_order import SweepOrder
 from oomproof.sweeps.sweep_trials import SweepLog, Try
 from oomproof.sweeps.time_estimate import OWN_PROGRESS, TimeEstimate, counts_steps, estimate, time_knob

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.sweeps.earlier_runs import EarlierRun, expected_seconds
+from oomproof.sweeps.script_history import EarlierRun, expected_seconds
 from oomproof.sweeps.search_space import Parameter, SearchSpace, parse_param
 from oomproof.sweeps.sweep_trials import SweepLog, fold
 from oomproof.sweeps.time_estimate import estimate, nothing_told, seconds_left, time_knob, trials_left
