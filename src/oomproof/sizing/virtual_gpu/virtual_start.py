@@ -25,6 +25,12 @@ def begin(folder: str) -> None:
     afterwards = {
         "torch": lambda module: install(folder),
         "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+        "transformers.modeling_utils": lambda module: _quantized_layers().install(
+            module, _flow_module().tell
+        ),
+        "bitsandbytes.functional": lambda module: _quantized_layers().install_paged(
+            module, _flow_module().tell
+        ),
         "transformers.masking_utils": lambda module: _flow_module().one_text(module, _own["mode"]),
         "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
         # asked whether a mask is needed: a fake tensor's values would count as unknown
@@ -46,6 +52,12 @@ def begin(folder: str) -> None:
         return not _own["refused"]
 
     follow_script(folder, afterwards, told)
+
+
+def _quantized_layers() -> Any:
+    from . import quantized_layers
+
+    return quantized_layers
 
 
 def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
