@@ -6,6 +6,7 @@ weight is made anew in the type it is computed in, in both passes. Nothing of th
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,15 +89,37 @@ def install(module: Any, tell: Any) -> None:
     plain = owner.__dict__["from_pretrained"].__func__
 
     def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-        config: Any = kwargs.get("quantization_config")
-        if type(config).__name__ != "BitsAndBytesConfig":
+        config = _quantization(kwargs)
+        if config is None:
             return plain(cls, name, *args, **kwargs)
-        model = _made(cls, name, config, kwargs)
+        try:
+            model = _made(cls, name, config, kwargs)
+        except Exception as error:
+            from .cuda_queries import Refused
+
+            raise Refused(
+                f"a model that bitsandbytes quantizes was not followed ({type(error).__name__}: {error}); leave quantization_config out: "
+                "then it is told what its frozen weights would save"
+            ) from error
         bits = "8 bits" if config.load_in_8bit else "4 bits"
         tell(f"weights in {bits}: what bitsandbytes' kernels take is from its source, not measured")
         return model
 
     owner.from_pretrained = classmethod(from_pretrained)
+
+
+def _quantization(kwargs: dict[str, Any]) -> Any:
+    """What the script asks for, or what the model's own config says it is stored in."""
+    asked = kwargs.get("quantization_config")
+    if asked is not None:
+        return asked if type(asked).__name__ == "BitsAndBytesConfig" else None
+    stored = getattr(kwargs.get("config"), "quantization_config", None)
+    if isinstance(stored, dict) and stored.get("quant_method") == "bitsandbytes":
+        dtype = getattr(torch, str(stored.get("bnb_4bit_compute_dtype")), torch.float32)
+        return SimpleNamespace(
+            **{"load_in_8bit": False, "load_in_4bit": False, **stored, "bnb_4bit_compute_dtype": dtype}
+        )
+    return None
 
 
 def _made(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
@@ -111,7 +134,10 @@ def _made(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         dtype = dtype or (known if isinstance(known, torch.dtype) else torch.bfloat16)
     chosen = {key: kwargs[key] for key in ("attn_implementation",) if kwargs.get(key)}
     with torch.device("meta"):
-        model = cls._from_config(shape, dtype=dtype, **chosen)
+        try:
+            model = cls._from_config(shape, dtype=dtype, **chosen)
+        except TypeError:  # transformers 4
+            model = cls._from_config(shape, torch_dtype=dtype, **chosen)
     kept = tuple(getattr(config, "llm_int8_skip_modules", None) or _HEADS)
     for parent in list(model.modules()):
         for own, child in list(parent.named_children()):

@@ -32,9 +32,8 @@ class Flow:
         self.mode, self.log, self.finish = mode, mode.log, finish
         self.started, self.limit = time.monotonic(), limit
         self.recurrent = False  # cuDNN has kernels of its own for these, with reserves we do not know
-        self.frozen: list[
-            tuple[str, int, int, int]
-        ] = []  # linear weights that do not learn: name, shape, bytes of an element
+        # linear weights that do not learn, by their storage: name, shape, bytes of an element
+        self.frozen: dict[int | None, tuple[str, int, int, int]] = {}
         self.steps = 0
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
@@ -174,7 +173,7 @@ class Flow:
             self.generates = self.generates or hasattr(module, "generate")
             if torch.is_grad_enabled():
                 self.mode.batch_facts.see_module(module)
-                self._see_frozen(module)
+            self._see_frozen(module)
         if not self.phases:
             self.began()
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
@@ -195,7 +194,8 @@ class Flow:
             weight: Any = getattr(part, "weight", None)
             linear = isinstance(part, torch.nn.Linear) or type(part).__name__ == "Conv1D"
             if linear and weight.dim() == 2 and not weight.requires_grad and self.mode.is_on_card(weight):
-                self.frozen.append((name, *weight.shape, weight.element_size()))
+                number = self.log.number(weight.untyped_storage())
+                self.frozen[number] = (name, *weight.shape, weight.element_size())
 
     def _quiet_phase(self) -> str:
         frame: Any = sys._getframe(2)
