@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -377,6 +378,41 @@ def test_a_trial_of_an_agent_dies_and_the_agent_lives_on(lab: Lab, tmp_path: Pat
     assert "--batch=99" in verdict["why"] and "killed by the kernel for memory" in verdict["why"]
     assert "--batch=77" in verdict["why"] and "RuntimeError at" in verdict["why"]
     assert "--batch=8 " not in verdict["why"], "the innocent"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("kernel_limit")
+def test_wandbs_own_agent_lives_on(lab: Lab, tmp_path: Path) -> None:
+    """`wandb agent` as it is, against as much of its server as it asks for. Whoever ends the trial, guard or kernel, it alone is ended."""
+    wandb = os.environ.get("OOMPROOF_WANDB") or shutil.which("wandb")
+    if wandb is None:
+        pytest.skip("wandb is not installed (OOMPROOF_WANDB names its command)")
+    (tmp_path / "trial.py").write_text(
+        "import argparse, time\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--batch', type=int)\n"
+        "batch, held = parser.parse_args().batch, []\n"
+        "for _ in range(batch): held.append(bytearray(b'x') * (8 << 20)); time.sleep(0.02)\n"
+        "print('trial is done', batch, flush=True)\n"
+    )
+    port, said = tmp_path / "port", tmp_path / "said"
+    trials = [json.dumps({"batch": batch}) for batch in (4, 200, 5)]
+    server = subprocess.Popen(lab.job("wandb_server.py", str(port), "trial.py", *trials))
+    try:
+        until(lambda: _text(port), "the server to listen")
+        lab.environment.update(WANDB_BASE_URL=f"http://127.0.0.1:{_text(port)}", WANDB_API_KEY="0" * 40)
+        with open(said, "w") as messages:
+            command = ("--limit", "600M", "--", wandb, "agent", "me/p/abcd1234")
+            running = lab.start("agent", *command, stderr=messages, cwd=tmp_path)
+            assert running.wait() == 0, "the agent lives on"
+    finally:
+        server.kill()
+        server.wait()
+    output = _text(running.attempt / "output.log")
+    assert [f"trial is done {batch}" in output for batch in (4, 200, 5)] == [True, False, True]
+    verdict = lab.verdict("agent")["verdict"]
+    assert verdict["headline"] == "finished, but a program that it started died of memory on the way"
+    assert "--batch=200" in verdict["why"] and "killed by" in verdict["why"]
 
 
 def seen_by_the_sampler(lab: Lab, attempt: Path) -> None:

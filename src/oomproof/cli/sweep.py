@@ -276,14 +276,13 @@ def _estimate(arguments: argparse.Namespace, name: str | None) -> int:
 
 
 def _print_estimate(sweep: Sweep, order: SweepOrder, log: SweepLog, as_json: bool) -> int:
+    from oomproof.sweeps.time_estimate import nothing_told
     from oomproof.sweeps.trial_times import measured_estimate
 
-    told = measured_estimate(order, log, time.time())
+    told = measured_estimate(order, log, str(sweep.info().get("cwd") or ""), time.time())
     if told is None:
         raise OomproofError(
-            f"no trial of {sweep.name} is done, and the running one tells no progress",
-            f"run it longer: oomproof sweep resume {sweep.name}",
-            1,
+            *nothing_told(sweep.name, order.space, order.words, log, order.total, time.time()), 1
         )
     if as_json:
         print(json.dumps({"schema": 1, "sweep": sweep.name, **told.as_json()}, indent=1))

@@ -19,14 +19,19 @@ class PlannedEnd:
     step: int
     total: int
     seconds: float | None  # from the last sample on, at the pace so far; None: no pace is known
-    told_by: str  # "its trainer", "its progress bar"
+    told_by: str  # "its trainer", "its progress bar", "its command"
     epoch_steps: int | None = None  # steps of an epoch, where its trainer told
 
 
 def planned_end(
-    series: Series, marks: Sequence[PhaseMark], end: float, outputs: Sequence[Path] = ()
+    series: Series,
+    marks: Sequence[PhaseMark],
+    end: float,
+    outputs: Sequence[Path] = (),
+    asked: int | None = None,
 ) -> PlannedEnd | None:
-    """None where nothing tells it. ``end``: of the samples. ``outputs``: what the job printed, oldest first."""
+    """None where nothing tells it. ``end``: of the samples. ``outputs``: what the job printed, oldest first. ``asked``: steps that its command
+    names, for a job that tells nothing else."""
     steps = [(mark.t, mark.step) for mark in marks if mark.step is not None and mark.t <= end]
     step = steps[-1][1] if steps else None
     seconds_each = _pace(steps)
@@ -37,7 +42,16 @@ def planned_end(
         if isinstance(total, int) and total >= step:
             left = (total - step) * seconds_each if seconds_each is not None else None
             return PlannedEnd(step, total, left, "its trainer", known)
-    return _of_bar(_tail(outputs), step, seconds_each)
+    shown = _of_bar(_tail(outputs), step, seconds_each)
+    if (
+        shown is None
+        and asked is not None
+        and step is not None
+        and seconds_each is not None
+        and step <= asked
+    ):
+        return PlannedEnd(step, asked, (asked - step) * seconds_each, "its command")
+    return shown
 
 
 def _pace(steps: Sequence[tuple[float, int]]) -> float | None:

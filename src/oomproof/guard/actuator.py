@@ -6,6 +6,7 @@ import time
 
 from oomproof.guard import detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
+from oomproof.guard.trial_processes import end_trial
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Facts
 from oomproof.ledger.live_runs import ACTION_PAUSE
@@ -13,6 +14,9 @@ from oomproof.machine.clock import boottime
 from oomproof.records import asdict
 
 _ON_THE_MACHINE = ("freeze", "thaw", "term", "kill")
+_ENDS = ("term", "kill")
+_GIVEN_BACK = 2.0  # seconds that the memory of a trial, just killed, may take to come back
+PROGRAM_LOST = "program-lost"  # the event
 
 
 class Actuator:
@@ -20,6 +24,7 @@ class Actuator:
 
     def __init__(self, guarded: GuardedJob, unmanaged: UnmanagedGrowth) -> None:
         self._guarded, self._unmanaged = guarded, unmanaged
+        self._trial_ended = -_GIVEN_BACK
 
     def act(self, action: Action, facts: Facts) -> bool:
         """False when it is not the time for it: another guard acted a moment ago, or the user took the pause over."""
@@ -33,10 +38,30 @@ class Actuator:
             guarded.notice_hands(facts.t)
             if guarded.pause.by == "hand":
                 return False  # since the last row
+        if action.kind in _ENDS and not guarded.settings.watch_only and self._ends_a_trial(action, facts.t):
+            return False  # the job itself was spared: nothing of this is remembered
         if not guarded.settings.watch_only or action.kind == "warn":
             guarded.actions.take(
                 action.kind, self.why(action), asdict(facts), action.scope, action.others_growth
             )
+        return True
+
+    def _ends_a_trial(self, action: Action, t: float) -> bool:
+        """Of a sweep's agent only the trial that fills memory, once in a while; what was paused is ended as any other."""
+        guarded = self._guarded
+        if guarded.pause.by:
+            return False
+        if t - self._trial_ended < _GIVEN_BACK:
+            return True
+        trial = guarded.best_effort("looking for a trial", lambda: end_trial(guarded.job.pids()), None)
+        if trial is None:
+            return False
+        self._trial_ended, why = t, f"{trial.shown}: {self.why(action)}"
+        guarded.actions.take("trial", why, None, action.scope, action.others_growth)
+        guarded.event(t, PROGRAM_LOST, f"{trial.shown} was killed by oomproof: {self.why(action)}",
+                      pid=trial.pid, held=trial.held)  # fmt: skip
+        told = f"killed {why}; the agent that started it continues"
+        guarded.best_effort("telling the user", lambda: guarded.say("trial", told), None)
         return True
 
     def _may_act(self, action: Action, t: float) -> bool:

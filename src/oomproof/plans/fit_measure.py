@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, CardNeed, Point, Source
+from oomproof.plans.fit_points import EXPANDABLE, NATIVE, QUANTIZED, RELEASED, CardNeed, Point, Source
 from oomproof.records import replace
 from oomproof.sizing import virtual_run
 from oomproof.sizing.card_constants import Card
+from oomproof.sizing.frozen_weights import frozen_weights
 from oomproof.sizing.measured_workspaces import EMPTIED
 from oomproof.sizing.scaled_log import LogPair, log_pair
 from oomproof.sizing.script_sizing import SizedScript
@@ -99,6 +100,11 @@ def card_needs(run: VirtualRun, card: Card) -> dict[str, CardNeed]:
     released = after_evaluations(run)
     if released is not run:
         needs[RELEASED] = CardNeed(virtual_run.gpu_estimate(released, asked, card)[0], native.least)
+    frozen = frozen_weights(run.result)
+    if frozen is not None:
+        for kind in QUANTIZED:
+            shifted = frozen.shifted(native.estimate, kind)
+            needs[kind] = CardNeed(shifted, max(0, native.least - frozen.less(kind)))
     return needs
 
 

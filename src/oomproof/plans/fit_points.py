@@ -8,10 +8,12 @@ from typing import Any
 from oomproof.records import dataclass
 from oomproof.sizing.card_constants import Card
 from oomproof.sizing.estimate import Estimate
+from oomproof.sizing.frozen_weights import KINDS
 from oomproof.sizing.host_figures import HostFigures
 from oomproof.sizing.virtual_run import VirtualRun
 
 NATIVE, EXPANDABLE, RELEASED = "native", "expandable", "released"  # how the allocator keeps what is freed
+QUANTIZED = tuple(KINDS)  # and how frozen weights are kept: "nf4", "int8"
 
 
 @dataclass(frozen=True, slots=True)

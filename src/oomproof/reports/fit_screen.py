@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oomproof.plans.fit_confirmation import Confirmation
-from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
+from oomproof.plans.fit_points import EXPANDABLE, NATIVE, QUANTIZED, RELEASED, Predicted, predict
 from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
 from oomproof.plans.fit_tiers import MAXIMUM, UNEVEN, Allowed, Tier, tiers
 from oomproof.plans.plan import (
@@ -23,6 +23,7 @@ from oomproof.plans.step_times import StepTime, pace_note, step_text, step_time
 from oomproof.reports.size_report import typed
 from oomproof.reports.table_text import folded, table
 from oomproof.sizing.fit_verdict import Place
+from oomproof.sizing.frozen_weights import KINDS
 from oomproof.units import format_size
 
 SCHEMA = 1
@@ -30,6 +31,10 @@ _WORTH = 1.05  # times the batch: less is no reason for another setting
 _WAYS = {
     EXPANDABLE: "with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)",
     RELEASED: "with cached memory given back after evaluations (oomproof run --release always)",
+    **{
+        kind: f"with the frozen weights in {words}, as bitsandbytes keeps them (by arithmetic, not measured)"
+        for kind, words in KINDS.items()
+    },
 }
 
 
@@ -170,6 +175,10 @@ def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
         return []
     request = answer.request
     most = max(point.batch for point in scenario.points)
+    if way in QUANTIZED:  # far beyond the runs, on their line
+        most = min(
+            request.most or MOST, min((point.samples or MOST for point in scenario.points), default=MOST)
+        )
     other = tiers(
         scenario.points,
         Allowed(request.template, scenario.plan, request.effective, most),
@@ -265,6 +274,11 @@ def _nothing(answer: FitAnswer, width: int) -> list[str]:
     sentence = (
         f"Nothing fits: even{batch} it is short by {format_size(answer.short_by)} of {answer.short_of}."
     )
+    for way in QUANTIZED:
+        need, capacity = smallest.card.get(way), answer.request.capacity.gpu
+        if need is not None and capacity is not None and need.least <= capacity:
+            sentence += f" With its frozen weights in {KINDS[way]} it would take {format_size(need.estimate.expected)} (by arithmetic: BitsAndBytesConfig)."
+            break
     return [
         *folded("", sentence, width),
         "",

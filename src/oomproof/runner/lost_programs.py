@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from oomproof.guard.actuator import PROGRAM_LOST as PROGRAM_LOST
+from oomproof.guard.trial_processes import shown_command
 from oomproof.leaf.proc_files import command_line
 from oomproof.machine.processes import ProcessMemory
-from oomproof.printable import one_line
-from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
-PROGRAM_LOST = "program-lost"  # the event
 _LEAST = 8 * MIB  # smaller ones are shells and helpers
 _MOST = 256  # processes remembered
-_LONGEST = 240  # characters of a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +50,6 @@ class LostPrograms:
                 if words:
                     self._known[key] = Program(sample.pid, shown_command(words), held, words != parent)
         return sorted(gone, key=lambda program: -program.held)
-
-
-def shown_command(words: Iterable[str]) -> str:
-    text = one_line(shlex.join(mask_argv(words)))
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def kill_text(gone: list[Program], kills: int) -> tuple[str, Program | None]:

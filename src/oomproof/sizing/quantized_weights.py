@@ -37,6 +37,7 @@ _MIXTURES = {
     "q4_k_m": ("Q4_K", "Q6_K"),
 }
 _NF4 = 0.5 + 4 / 64  # bytes of a parameter: four bits and a scale of fp32 for 64 of them
+NF4_DOUBLE = 0.5 + 1 / 64 + 4 / (64 * 256)  # with the scales in 8 bits (double quantization, as for training)
 
 TYPES = ("fp32", "bf16", "int8", "nf4", "q8_0", "q6_k", "q5_k_m", "q4_k_m")
 MADE_BY = {

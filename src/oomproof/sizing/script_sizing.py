@@ -20,6 +20,7 @@ from oomproof.sizing import measured_workspaces, virtual_run, watched_child
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
+from oomproof.sizing.frozen_weights import frozen_weights, quantized_note
 from oomproof.sizing.host_figures import (
     OTHERS,
     PINNED,
@@ -194,15 +195,17 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
     if calibrated is not None:
         run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
     gpu: Estimate | None = None
-    tight = virtual_run.tight(run, gpu_total, card) if gpu_total else ""
+    tight, lighter = virtual_run.tight(run, gpu_total, card) if gpu_total else "", ""
     phases: tuple[Phase, ...] = ()
     if run.events:
         gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+        frozen = frozen_weights(run.result, gpu.expected)
+        lighter = quantized_note(frozen) if frozen is not None else ""
     else:
         phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
         gpu, sized.host.estimate(), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run), *sized.held_back, tight) if note), peak=str(run.result.get("peak_place", "")),
+        notes=tuple(note for note in (*_notes(run), *sized.held_back, tight, lighter) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
     return replace(sized, sizing=sizing, run=run, card=card)
 

@@ -5,19 +5,25 @@ Time knobs (epochs, steps) stand apart from memory knobs (batch, workers): fewer
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.diagnosis.smaller_command import bare_name
 from oomproof.leaf.command_lines import options
+from oomproof.plans.command_template import filled
 from oomproof.records import dataclass
-from oomproof.sweeps.search_space import SearchSpace
+from oomproof.sweeps.search_space import SearchSpace, text_of
 from oomproof.sweeps.sweep_trials import OVER, SweepLog
+from oomproof.sweeps.trial_command import has_macros
+from oomproof.units import format_duration
 
 _EPOCHS = re.compile(
     r"^(?:num_|n_|max_|total_)?(?:train_)?(?:epochs?|steps|iters|iterations|updates)$", re.IGNORECASE
 )
+_STEPS = re.compile(r"(?:steps|iters|iterations|updates)$", re.IGNORECASE)
 _SHARES = (1.0, 0.5, 0.25)
+OWN_PROGRESS = "the first trial's own progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,11 @@ def time_knob(space: SearchSpace, words: Sequence[str]) -> tuple[str, int | None
     return found[-1] if found else ("", None)
 
 
+def counts_steps(knob: str) -> bool:
+    """Of the optimizer, rather than epochs."""
+    return _STEPS.search(knob) is not None
+
+
 def estimate(
     space: SearchSpace,
     words: Sequence[str],
@@ -124,15 +135,17 @@ def estimate(
     *,
     startup: float = 0.0,
     so_far: float | None = None,
+    basis: str = OWN_PROGRESS,
 ) -> TimeEstimate | None:
-    """``startup``: seconds before a trial trains. ``so_far``: what the first trial will take in all, by its own progress,
-    where none is done. None where nothing is known."""
+    """``startup``: seconds before a trial trains. ``so_far``: what a trial will take in all where none is done, by its own progress or by
+    what ``basis`` says. None where nothing is known."""
     known = durations(log)
-    basis = f"{len(known)} trials" if len(known) > 1 else "one trial"
     if not known and so_far is None:
         return None
     if not known and so_far is not None:
-        known, basis = [so_far], "the first trial's own progress"
+        known = [so_far]
+    else:
+        basis = f"{len(known)} trials" if len(known) > 1 else "one trial"
     each = _middle(known)
     left = trials_left(space, log, total)
     knob, count = time_knob(space, words)
@@ -184,3 +197,41 @@ def _fewer(
             seconds = startup + each * epochs
             rows.append(Fewer(epochs, seconds, seconds * (total or 1) / parallel))
     return rows
+
+
+def nothing_told(
+    name: str, space: SearchSpace, words: Sequence[str], log: SweepLog, total: int | None, now: float
+) -> tuple[str, str]:
+    """(what is missing, how to get it) where `estimate` has nothing to go by: a script that prints nothing and makes no known steps."""
+    tries = [attempt for trial in log.trials.values() for attempt in trial.tries]
+    lasted = max((attempt.seconds or max(0.0, now - attempt.wall) for attempt in tries), default=0.0)
+    told = "no trial is done, and none tells its progress: no bar, no epochs, no steps of a known number"
+    if lasted >= 1.0:
+        all_of_them = f", all {total} more than {format_duration(lasted * total)}" if total else ""
+        told += f"; one takes more than {format_duration(lasted)}{all_of_them}"
+    knob, count = time_knob(space, words)
+    short = _short_command(words, tries[-1].values if tries else {}, knob) if knob and count != 1 else None
+    if short is None:
+        return told, f"let one end: oomproof sweep resume {name}"
+    return (
+        told,
+        f"time a short run, it counts for the estimate: oomproof run -- {short}; then oomproof sweep estimate {name}",
+    )
+
+
+def _short_command(words: Sequence[str], values: Mapping[str, Any], knob: str) -> str | None:
+    """A trial's command with one epoch; None where its arguments are made in another way than by placeholders."""
+    if has_macros(words):
+        return None
+    known = {**{key: text_of(value) for key, value in values.items()}, knob: "1"}
+    try:
+        command = filled(words, known)
+    except KeyError:  # a placeholder that no trial had a value for yet
+        return None
+    for at, word in enumerate(command):
+        bare = word.lstrip("-+~")
+        if bare == knob and at + 1 < len(command):
+            command[at + 1] = "1"
+        elif bare.startswith(f"{knob}="):
+            command[at] = word.partition("=")[0] + "=1"
+    return shlex.join(command)

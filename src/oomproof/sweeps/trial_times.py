@@ -8,17 +8,18 @@ from oomproof.evidence.texts.progress import ANCHORS, read_sign
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.sqlite_files import UNREADABLE
+from oomproof.sweeps.script_history import earlier_runs, expected_seconds
 from oomproof.sweeps.sweep_order import SweepOrder
 from oomproof.sweeps.sweep_trials import SweepLog, Try
-from oomproof.sweeps.time_estimate import TimeEstimate, estimate, time_knob
+from oomproof.sweeps.time_estimate import OWN_PROGRESS, TimeEstimate, counts_steps, estimate, time_knob
 from oomproof.sweeps.trial_process import run_of
 
 _LOOKED_AT = 5  # trials whose start is looked at
 _TEXT = 4 << 20  # bytes of a job's output
 
 
-def measured_estimate(order: SweepOrder, log: SweepLog, now: float) -> TimeEstimate | None:
-    """None where nothing is known yet."""
+def measured_estimate(order: SweepOrder, log: SweepLog, folder: str, now: float) -> TimeEstimate | None:
+    """By trials that are done, by the progress of the one that runs, by earlier runs of the script in ``folder``; None where nothing tells."""
     tries = [attempt for trial in log.trials.values() for attempt in trial.tries]
     done = [attempt for attempt in tries if attempt.outcome == "done" and attempt.run]
     startups = sorted(
@@ -26,19 +27,22 @@ def measured_estimate(order: SweepOrder, log: SweepLog, now: float) -> TimeEstim
         for attempt in done[-_LOOKED_AT:]
         if (seconds := _startup(run_of(attempt.run or ""))) is not None
     )
-    _, epochs = time_knob(order.space, order.words)
+    knob, count = time_knob(order.space, order.words)
     so_far = next(
         (
             seconds
             for attempt in reversed(tries)
-            if not done and (seconds := _progress(attempt, epochs)) is not None
+            if not done and (seconds := _progress(attempt, knob, count)) is not None
         ),
         None,
     )
-    startup = startups[len(startups) // 2] if startups else 0.0
+    startup, basis = startups[len(startups) // 2] if startups else 0.0, OWN_PROGRESS
+    if so_far is None and not done:
+        told = expected_seconds(earlier_runs(order.words, folder, knob, _startup), knob, count)
+        so_far, basis = told if told is not None else (None, basis)
     return estimate(
-        order.space, order.words, log, order.total, order.parallel, now, startup=startup, so_far=so_far
-    )
+        order.space, order.words, log, order.total, order.parallel, now, startup=startup, so_far=so_far, basis=basis
+    )  # fmt: skip
 
 
 def _startup(run: Run) -> float | None:
@@ -52,8 +56,8 @@ def _startup(run: Run) -> float | None:
     return max(0.0, first - begin) if first is not None and isinstance(begin, float) else None
 
 
-def _progress(attempt: Try, epochs: int | None) -> float | None:
-    """What it will take in all, by the steps it has planned, or by the epochs that its bars show, of ``epochs``."""
+def _progress(attempt: Try, knob: str, count: int | None) -> float | None:
+    """What it will take in all, by the steps it has planned or its command asks for, or by the epochs that its bars show, of ``count``."""
     run = (
         run_of(attempt.run)
         if attempt.run
@@ -67,12 +71,13 @@ def _progress(attempt: Try, epochs: int | None) -> float | None:
             end = series.end()
             if end is None:
                 return None
-            planned = planned_end(series, series.phase_marks(), end, run.attempt.outputs)
+            asked = count if counts_steps(knob) else None
+            planned = planned_end(series, series.phase_marks(), end, run.attempt.outputs, asked)
     except UNREADABLE:
         return None
     if planned is not None and planned.seconds is not None:
         return end - begin + planned.seconds
-    share = share_of_epochs(tail_text(run.attempt, _TEXT), epochs)
+    share = share_of_epochs(tail_text(run.attempt, _TEXT), None if counts_steps(knob) else count)
     return (end - begin) / share if share else None
 
 

@@ -173,6 +173,9 @@ class Job:
     def settle(self, seconds: float) -> None:
         self._world.pass_time(SETTLE)
 
+    def pids(self) -> list[int]:
+        return []
+
     def known_pids(self) -> list[int]:
         return [self.leader]
 

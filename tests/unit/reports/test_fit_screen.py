@@ -12,7 +12,7 @@ import pytest
 
 from oomproof.plans.command_template import template_of
 from oomproof.plans.fit_confirmation import confirmation
-from oomproof.plans.fit_points import Point
+from oomproof.plans.fit_points import NATIVE, QUANTIZED, CardNeed, Point
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.knobs import parse_knob
@@ -21,6 +21,7 @@ from oomproof.plans.step_times import Pace
 from oomproof.records import replace
 from oomproof.reports import fit_screen
 from oomproof.sizing.fit_verdict import card_of, ram_of
+from oomproof.sizing.frozen_weights import FrozenWeights
 from oomproof.sizing.rehearsing import OutOfMemory, PhasePeak, Rehearsal
 from oomproof.units import GIB, MIB
 
@@ -53,6 +54,35 @@ def test_what_bounds_the_batch_other_than_memory() -> None:
     kept = screen(ask(small, "python t.py --bs 64", effective=64))
     assert "the batch stays 64: nothing accumulates" in kept and "write {batch} in its place" in kept
     assert "the batch stays" not in screen(ask(small, "python t.py --bs 64 --accum 1", effective=64))
+
+
+@pytest.mark.parametrize("fixed", [14, 26])
+def test_frozen_weights_in_four_bits_have_a_table_of_their_own(fixed: int) -> None:
+    def measure(plan: Plan) -> Point:
+        point = training.measure(plan)
+        native = point.card[NATIVE]
+        frozen = FrozenWeights(12 * GIB, {"nf4": 3 * GIB, "int8": 6 * GIB}, GIB)
+        less = {
+            kind: CardNeed(frozen.shifted(native.estimate, kind), native.least - frozen.less(kind))
+            for kind in QUANTIZED
+        }
+        return replace(point, card={**point.card, **less})
+
+    training = Training(fixed=fixed * GIB)
+    template = template_of(["python", "t.py", "--bs", "{batch}"])
+    text = screen(fit(FitRequest(template, Capacity(24 * GIB, 59 * GIB, 8 * GIB)), measure))
+    if fixed == 14:
+        four = text.partition(
+            "With the frozen weights in 4 bits (nf4), as bitsandbytes keeps them (by arithmetic, not measured):"
+        )[2]
+        batches = {line.split()[0]: int(line.split()[1]) for line in four.splitlines()[2:6]}
+        assert batches["conservative"] == 47 and batches["maximum"] == 73, (
+            "8 GiB more for samples of 256 MiB, beyond any run"
+        )
+        assert text.index("in 4 bits") < text.index("in 8 bits")
+    else:
+        assert "Nothing fits" in text
+        assert "With its frozen weights in 4 bits (nf4) it would take 18.2 GiB" in " ".join(text.split())
 
 
 def test_a_prime_that_only_the_maximum_holds_in_one_piece() -> None:

@@ -114,6 +114,27 @@ assert nn.utils.rnn.pad_packed_sequence(packed_rows)[0].shape == (7, 3, 64)
 assert nn.GRU(32, 64).cuda()(texts)[1].shape == (1, 3, 64), "its first state is as wide as the host's tensor says"
 assert torch.zeros(2, 3, pin_memory=True).shape == (2, 3)
 
+# a layer as bitsandbytes keeps it: 4.127 bits a weight, the input kept only where 8 bits need it
+from _oomproof_sizing.virtual_gpu.quantized_layers import QuantizedLinear
+class Config:
+    load_in_8bit, bnb_4bit_compute_dtype, bnb_4bit_use_double_quant = False, torch.bfloat16, True
+torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")  # its workspace stays
+for eight, bits in ((False, 4.127), (True, 8.063)):
+    Config.load_in_8bit, before = eight, torch.cuda.memory_allocated()
+    with torch.device("meta"):
+        plain = nn.Linear(512, 2048, bias=False)
+    layer = QuantizedLinear(plain, Config)
+    held = torch.cuda.memory_allocated() - before
+    assert abs(8 * held / (512 * 2048) - bits) < 0.01, held
+    rows = torch.zeros(4096, 512, device="cuda", requires_grad=True)
+    inner, before = rows * 2, torch.cuda.memory_allocated()
+    result = layer(inner)
+    kept = torch.cuda.memory_allocated() - before - 4096 * 2048 * 4
+    assert kept == (4096 * 512 * 2 if eight else 0), kept
+    result.sum().backward()
+    assert rows.grad.shape == rows.shape and layer.weight.grad is None and isinstance(layer, nn.Linear)
+    del inner, result, rows, layer
+
 # a shape that goes to the card and comes back, as accelerate compares those of the ranks
 sent = torch.tensor((32, 384, 9), device="cuda")
 assert sent[None].cpu().tolist() == [[32, 384, 9]] and sent[1:].to("cpu").tolist() == [384, 9]

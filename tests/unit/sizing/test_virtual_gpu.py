@@ -157,11 +157,11 @@ def test_parts_of_a_training(tmp_path: Path) -> None:
 BY_HAND = """
 import os, torch
 from torch import nn
-model = nn.Linear(1024, 1024, bias=False).cuda()
+model = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.Linear(1024, 512, bias=False).requires_grad_(False)).cuda()
 for passed in range(1000):
     assert passed < 20, "nobody stopped it"
     model(torch.ones(8, 1024, device="cuda")).sum().backward()
-    for parameter in model.parameters():
+    for parameter in model[0].parameters():
         parameter.data.add_(parameter.grad, alpha=-0.1)
 """
 
@@ -170,7 +170,8 @@ def test_a_loop_without_an_optimizer_is_seen_to_step(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(BY_HAND.replace("range(1000)", "range(6)"), tmp_path)
     assert run.result["steps"] >= 3
     estimate, _ = virtual_run.gpu_estimate(run, False)
-    assert estimate.parts["gradients"] == estimate.parts["weights"] == 4 * MIB
+    assert (estimate.parts["gradients"], estimate.parts["weights"]) == (4 * MIB, 6 * MIB)
+    assert run.result["frozen"] == [["1", 512, 1024, 4]], "what could be quantized"
 
 
 GATHERS = """

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from oomproof.sweeps.script_history import EarlierRun, expected_seconds
 from oomproof.sweeps.search_space import Parameter, SearchSpace, parse_param
 from oomproof.sweeps.sweep_trials import SweepLog, fold
-from oomproof.sweeps.time_estimate import estimate, seconds_left, time_knob, trials_left
+from oomproof.sweeps.time_estimate import estimate, nothing_told, seconds_left, time_knob, trials_left
 from oomproof.sweeps.trial_times import share_of_epochs
 
 WORDS = ["python", "train.py", "--lr", "{lr}", "--epochs", "10"]
@@ -95,3 +96,35 @@ def test_progress_by_epochs() -> None:
         "the second has only begun"
     )
     assert share_of_epochs("no bar", 10) is None and share_of_epochs("epoch 50", 10) is None
+
+
+def test_of_a_script_that_prints_nothing_earlier_runs_tell() -> None:
+    assert expected_seconds([], "epochs", 10) is None
+    short = EarlierRun(70.0, 1, 10.0)
+    assert expected_seconds([short], "epochs", 10) == (
+        610.0,
+        "an earlier run of its script with epochs 1, made 10",
+    )
+    whole = [EarlierRun(600.0, 10), EarlierRun(640.0, 10), short]
+    assert expected_seconds(whole, "epochs", 10) == (620.0, "2 earlier runs of its script with epochs 10")
+    assert expected_seconds([EarlierRun(50.0, None)], "", None) == (50.0, "an earlier run of its script")
+    assert expected_seconds([EarlierRun(50.0, None)], "epochs", 10) is None, (
+        "how many epochs it had, nobody knows"
+    )
+    told = estimate(SPACE, WORDS, fold([]), 5, 1, 0.0, so_far=610.0, basis="an earlier run")
+    assert told is not None and told.basis == "an earlier run" and told.total_seconds == 3050.0
+
+
+def test_where_nothing_tells_it_is_said_how_to_learn_it() -> None:
+    stopped = fold(
+        [
+            {"event": "asked", "trial": 1, "values": {"lr": 1}},
+            {"event": "starting", "trial": 1, "try": 1, "name": "n", "values": {"lr": 1}, "wall": 0.0},
+            {"event": "ended", "trial": 1, "try": 1, "outcome": "stopped", "seconds": 300.0},
+        ]
+    )
+    told, hint = nothing_told("first", SPACE, WORDS, stopped, 5, 400.0)
+    assert told.endswith("one takes more than 5 min, all 5 more than 25 min"), told
+    assert "oomproof run -- python train.py --lr 1 --epochs 1; then oomproof sweep estimate first" in hint
+    _, hint = nothing_told("first", SPACE, ["python", "t.py", "--lr", "{lr}"], stopped, 5, 400.0)
+    assert hint == "let one end: oomproof sweep resume first"

@@ -7,7 +7,7 @@ are read.
 
 from __future__ import annotations
 
-from oomproof.records import dataclass
+from dataclasses import dataclass  # the job's own Python has none of ours
 
 _STREAM = 8 << 20  # bytes, for each layer and direction
 _NARROW = {"lstm": 128, "gru": 128}  # up to that width other kernels run
@@ -16,7 +16,7 @@ _LONG = 400  # steps: from there on other kernels run, in one direction (seen be
 _GATES = {"lstm": 4, "gru": 3}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layers:
     """``rows``: steps × sequences, less what packing leaves out. ``is_half``: the module's own weights have two bytes, not autocast's copies."""
 

@@ -32,6 +32,8 @@ class Flow:
         self.mode, self.log, self.finish = mode, mode.log, finish
         self.started, self.limit = time.monotonic(), limit
         self.recurrent = False  # cuDNN has kernels of its own for these, with reserves we do not know
+        # linear weights that do not learn, by their storage: name, shape, bytes of an element
+        self.frozen: dict[int | None, tuple[str, int, int, int]] = {}
         self.steps = 0
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
@@ -171,6 +173,7 @@ class Flow:
             self.generates = self.generates or hasattr(module, "generate")
             if torch.is_grad_enabled():
                 self.mode.batch_facts.see_module(module)
+            self._see_frozen(module)
         if not self.phases:
             self.began()
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
@@ -182,6 +185,17 @@ class Flow:
         if phase == "eval":
             self.eval_lives.append(self.log.live[GPU])
         self.log.mark(phase)
+
+    def _see_frozen(self, module: Any) -> None:
+        """Of a model that learns beside them: those of a LoRA's base, not of one that is only evaluated."""
+        if not any(weight.requires_grad for weight in module.parameters()):
+            return
+        for name, part in module.named_modules():
+            weight: Any = getattr(part, "weight", None)
+            linear = isinstance(part, torch.nn.Linear) or type(part).__name__ == "Conv1D"
+            if linear and weight.dim() == 2 and not weight.requires_grad and self.mode.is_on_card(weight):
+                number = self.log.number(weight.untyped_storage())
+                self.frozen[number] = (name, *weight.shape, weight.element_size())
 
     def _quiet_phase(self) -> str:
         frame: Any = sys._getframe(2)

@@ -25,6 +25,12 @@ def begin(folder: str) -> None:
     afterwards = {
         "torch": lambda module: install(folder),
         "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+        "transformers.modeling_utils": lambda module: _quantized_layers().install(
+            module, _flow_module().tell
+        ),
+        "bitsandbytes.functional": lambda module: _quantized_layers().install_paged(
+            module, _flow_module().tell
+        ),
         "transformers.masking_utils": lambda module: _flow_module().one_text(module, _own["mode"]),
         "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
         # asked whether a mask is needed: a fake tensor's values would count as unknown
@@ -46,6 +52,12 @@ def begin(folder: str) -> None:
         return not _own["refused"]
 
     follow_script(folder, afterwards, told)
+
+
+def _quantized_layers() -> Any:
+    from . import quantized_layers
+
+    return quantized_layers
 
 
 def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
@@ -280,7 +292,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "reason": reason, "refused": own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
         "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
