@@ -43,7 +43,7 @@ class BackgroundTasks:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
         if view is not None and self._somebody_else_grows(t, view):
             self._try_to_scan(t, may_pause=True)
-        if t < self.next_row:
+        if t < self.next_row and not self._is_calm_over():
             return
         guarded, moment = self._guarded, self._guarded.moment
         memory = moment.memory
@@ -54,18 +54,14 @@ class BackgroundTasks:
                     RECORDING, lambda: self._record_host(t, moment.available, moment.swap_free), None, NO_ROWS
                 )
             return
-        growth = guarded.growth.use
-        moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
-            guarded.settings,
-            moment.available + moment.swap_free,
-            moment.limit_headroom,
-            growth.rate(2.0),
-            growth.is_still(),
-        )
+        was_calm = moment.is_calm
+        moment.sample_seconds, guarded.writer.calm = self._sampling()
         self.next_row = t + moment.sample_seconds
-        if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2:
+        if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2 or (was_calm and not moment.is_calm):
             moment.hurry.set()
         self._try(RECORDING, lambda: self._record(t, memory), None, NO_ROWS)
+        if was_calm and not moment.is_calm and guarded.on_change is not None:
+            guarded.on_change()
         if guarded.pause.by or t >= self._next_manual_check:  # a pause by hand may be noticed a little later
             self._next_manual_check = t + min(_MANUAL_CHECK_SECONDS, 3 * moment.sample_seconds)
             with self._acting:
@@ -74,6 +70,23 @@ class BackgroundTasks:
         self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
         if self._scan_is_due(t):
             self._try_to_scan(t, may_pause=self._is_short() or is_filling(guarded.settings, view))
+        self._try(RECORDING, guarded.writer.commit_if_due, None, NO_ROWS)
+
+    def _sampling(self) -> tuple[float, bool]:
+        guarded, moment = self._guarded, self._guarded.moment
+        growth = guarded.growth.use
+        return poll_interval.sampling(
+            guarded.settings,
+            moment.available + moment.swap_free,
+            moment.limit_headroom,
+            growth.rate(2.0),
+            growth.is_still(),
+            guarded.is_calm,
+        )
+
+    def _is_calm_over(self) -> bool:
+        """Then its row is due at once: rows of a calm job are far apart."""
+        return self._guarded.moment.is_calm and self._sampling()[0] < poll_interval.SAMPLE_CALM
 
     def _try_to_scan(self, t: float, may_pause: bool) -> None:
         memory = self._guarded.moment.memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import threading
@@ -26,6 +27,9 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_ARENA_MAX = -8
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
 _SETTLE_SECONDS = 0.05
+Glanced = tuple[
+    GuardedJob, int, poll_interval.Glances
+]  # between two looks; what it was charged with at the last one
 
 
 def prepare_threads() -> None:
@@ -112,6 +116,8 @@ class Guard:
             )
         pauses = self._unmanaged.state
         actions, self._state = guard_policy.decide(self._settings, view, self._state, pauses)
+        for name, state in self._state.items():
+            self._jobs[name].is_asked = state.done.asked_at is not None
         later = [action for action in actions if action.kind != "withdraw"]
         self._carry_out([action for action in actions if action.kind == "withdraw"])
         if not later:
@@ -163,27 +169,53 @@ class Guard:
 
     def _sleep(self, view: View | None) -> bool:
         watch = self._glances(view)
-        seconds = self.seconds_to_next_look(view, boottime(), watch.keys())
-        if not watch:
+        seconds = self.seconds_to_next_look(view, boottime(), [job.name for job, _, _ in watch])
+        if view is None or not watch:
             self._doze(seconds)
             return True
-        every, end = min(glances.every for _, glances in watch.values()), time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self._doze(min(left, every)) or any(
-                (charge := self._jobs[name].job.charge()) is None or charge > most + glances.growth
-                for name, (most, glances) in watch.items()
-            ):
-                break
-        return True
+        end = time.monotonic() + seconds
+        least = view.available + view.swap_free - min(glances.shrink for _, _, glances in watch)
+        machine_every = min(glances.machine_every for _, _, glances in watch)
+        every = min(glances.every for _, _, glances in watch)
+        every = seconds / math.ceil(seconds / every)  # the last part ends with the look
+        machine_by = time.monotonic() + machine_every
+        while True:
+            left = end - time.monotonic()
+            if self._doze(max(0.0, min(left, every))) or left < 1.5 * every:
+                return True
+            if any(not _is_same(job.job.charge(), charge, glances.change) for job, charge, glances in watch):
+                return True
+            now = time.monotonic()
+            if now + every > machine_by:
+                machine_by = now + machine_every
+                if self._machine_changed(least, watch):
+                    return True
 
-    def _glances(self, view: View | None) -> dict[str, tuple[int, poll_interval.Glances]]:
-        """The jobs that are only glanced at until the next look, by name: the count to compare with, and how often."""
-        watch = {}
-        for job in view.jobs if view is not None else ():
-            glances = poll_interval.glances(self._settings[job.name], job)
-            charge = self._jobs[job.name].job.charge() if glances is not None else None
+    def _machine_changed(self, least: int, watch: Sequence[Glanced]) -> bool:
+        """Whether it has less than ``least`` now, or the user has paused a job."""
+        t = boottime()
+        try:
+            available, swap_free = self._reader.glance(t)
+        except OSError:
+            return True  # the look says what is wrong
+        if available + swap_free < least:
+            return True
+        with self._acting:
+            for job, _, _ in watch:
+                job.glance(t, available, swap_free)
+        return any(job.pause.by for job, _, _ in watch)
+
+    def _glances(self, view: View | None) -> list[Glanced]:
+        """The jobs that are only glanced at until the next look: the count to compare with, and how often."""
+        watch: list[Glanced] = []
+        if view is None:
+            return []
+        for seen in view.jobs:
+            glances = poll_interval.glances(self._settings[seen.name], view, seen)
+            job = self._jobs[seen.name]
+            charge = job.job.charge() if glances is not None else None
             if glances is not None and charge is not None:
-                watch[job.name] = (charge, glances)
+                watch.append((job, charge, glances))
         return watch
 
     def _doze(self, seconds: float) -> bool:
@@ -215,6 +247,10 @@ class Guard:
         for fd in (self._wake_read, self._wake_write, self._trigger):
             if fd is not None:
                 os.close(fd)
+
+
+def _is_same(charge: int | None, before: int, change: int) -> bool:
+    return charge is not None and abs(charge - before) <= change
 
 
 def _pipe() -> tuple[int | None, int | None]:

@@ -112,6 +112,9 @@ class Rows:
     def put(self, table: str, row: tuple[Any, ...]) -> None:
         self.rows.append((table, *row))
 
+    def commit_if_due(self) -> None:
+        pass
+
     def event(self, t: float, kind: str, text: str, **data: object) -> None:
         self.rows.append(("event", t, kind, text))
 
