@@ -131,8 +131,8 @@ class GuardedJob:
 
     @property
     def is_calm(self) -> bool:
-        """Only where its cgroup keeps a burst between two looks, so that rarer ones lose none."""
-        return self.growth.is_calm and self._counts_bursts and not self.is_asked
+        """Only where its cgroup keeps a burst between two looks, so that rarer ones lose none, and nothing is to be undone."""
+        return self.growth.is_calm and self._counts_bursts and not self.is_asked and not self.pause.by
 
     def glance(self, t: float, available: int, swap_free: int) -> None:
         """Nothing has changed since the last look: said to the others, and noticed if the user paused it."""

@@ -20,7 +20,7 @@ POLL_STILL = SAMPLE_STILL = 2.0
 POLL_CALM = SAMPLE_CALM = 10.0
 GLANCE_MAX = 4.0  # seconds; readers do not believe what a run said of itself 5 s ago (ledger/run_usage.py)
 # One core wrote 3.1 GiB/s into huge pages, eight 11 GiB/s into small ones (bench/guard.py).
-CORE_FILL, CORES_FILLING = 3000 * MIB, 6
+CALM_FILL = max(FASTEST_FILL, 3000 * MIB * min(os.cpu_count() or 1, 6))
 # What a glance takes for a change: above the noise of the kernel's own batches (256 KiB a processor), far below any threshold.
 GLANCE_LEAST, GLANCE_MOST, GLANCE_SHARE = MIB, 16 * MIB, 64
 MACHINE_SHARE = (
@@ -94,12 +94,10 @@ def glances(settings: Settings, machine: View, job: JobView) -> Glances | None:
     return Glances(min(every, machine_every), change, machine_every, shrink)
 
 
-def _glance_seconds(available: int, calm: bool, cores: int = os.cpu_count() or 1) -> float:
+def _glance_seconds(available: int, calm: bool) -> float:
     """How long the machine's headroom may go unread: as long as all cores together cannot have filled it."""
-    if not calm or available < POLL_STILL * FASTEST_FILL:
-        return min(POLL_STILL, max(POLL_MIN_CALM, available / FASTEST_FILL))
-    fastest = max(FASTEST_FILL, CORE_FILL * min(cores, CORES_FILLING))
-    return min(GLANCE_MAX, max(POLL_STILL, available / fastest))
+    seconds = min(POLL_STILL, max(POLL_MIN_CALM, available / FASTEST_FILL))
+    return min(GLANCE_MAX, max(seconds, available / CALM_FILL)) if calm else seconds
 
 
 def _to_the_limit(settings: Settings, limit_headroom: int) -> int:

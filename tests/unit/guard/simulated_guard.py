@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import actuator, guard_loop, idle_runs, unmanaged_growth
+from oomproof.guard import actuator, guard_loop, idle_runs, poll_interval, unmanaged_growth
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import GuardedJob
 from oomproof.guard.view import Settings
@@ -297,6 +297,7 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
     world = World(situation)
     for module in (guard_loop, actuator):
         patch.setattr(module, "boottime", lambda: world.clock)
+    patch.setattr(poll_interval, "CALM_FILL", 6000 * MIB, raising=False)  # as with two cores
     patch.setattr(guard_loop, "time", SimpleNamespace(monotonic=lambda: world.clock))
     patch.setattr(
         unmanaged_growth.UnmanagedGrowth, "look", lambda self, *_: setattr(self, "named", world.unmanaged)

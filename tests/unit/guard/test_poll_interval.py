@@ -58,14 +58,16 @@ def test_glances_come_as_often_as_looks_would(headroom: int) -> None:
         )
 
 
-@given(st.integers(GIB + 1, 1 << 40), st.integers(1, 256), st.booleans())
-def test_the_machine_is_never_filled_between_two_glances(available: int, cores: int, calm: bool) -> None:
-    """By what was measured: 3.1 GiB/s by one core, 11 GiB/s by many."""
-    seconds = poll_interval._glance_seconds(available - SETTINGS.floor, calm, cores)
-    shortest = seconds <= poll_interval.POLL_MIN_CALM
-    fastest = min(3.1 * cores, 11) * GIB if calm and seconds > poll_interval.POLL_STILL else 5.8 * GIB
-    assert shortest or seconds * fastest <= (available - SETTINGS.floor) * 1.07
-    assert seconds <= (poll_interval.GLANCE_MAX if calm else poll_interval.POLL_STILL)
+@given(st.integers(2 * GIB, 1 << 40))
+def test_the_machine_is_never_filled_between_two_glances(available: int) -> None:
+    left = available - SETTINGS.floor
+    still_job, calm_job = still(None), still(None, calm=True)
+    usual = poll_interval.glances(SETTINGS, view(still_job, available), still_job)
+    calm = poll_interval.glances(SETTINGS, view(calm_job, available), calm_job)
+    assert usual is not None and calm is not None
+    assert usual.every == poll_interval.poll_seconds(SETTINGS, view(still_job, available), still_job, True)
+    assert calm.every == usual.every or calm.every * poll_interval.CALM_FILL <= left
+    assert usual.every <= calm.every <= poll_interval.GLANCE_MAX
     assert poll_interval.GLANCE_MAX < STALE, "what the run says of itself is believed until the next glance"
 
 
