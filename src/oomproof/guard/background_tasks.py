@@ -22,8 +22,9 @@ _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where r
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
-# Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
-_SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
+# Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core, so rarer where nobody can have grown.
+_SCAN_FIRST, _SCAN_CALM, _SCAN_IDLE = 2.0, 60.0, 600.0
+_SCAN_CHANGE = 64 * MIB  # of the machine's headroom; a smaller job has no row
 
 
 class BackgroundTasks:
@@ -37,6 +38,8 @@ class BackgroundTasks:
         self._most = 0  # that any row of the job holds
         self._charged: int | None = None  # the cgroup's own peak at the last row
         self._next_calm_scan: float | None = None
+        self._next_idle_scan = 0.0
+        self._most_headroom = 0  # of the machine since the last look at who else grows
         self._next_search = 0.0
 
     def run(self, t: float, view: View | None) -> None:
@@ -109,12 +112,18 @@ class BackgroundTasks:
 
     def _scan_is_due(self, t: float) -> bool:
         """Each second where the machine is short, else so seldom that it costs nothing."""
-        if self._next_calm_scan is None:
-            self._next_calm_scan = t + _SCAN_FIRST  # a job that ends at once is not worth one
-        if t < (self._next_scan if self._is_short() else self._next_calm_scan):
+        moment = self._guarded.moment
+        headroom = moment.available + moment.swap_free
+        self._most_headroom = max(self._most_headroom, headroom)
+        if self._next_calm_scan is None:  # a job that ends at once is not worth one
+            self._next_calm_scan = self._next_idle_scan = t + _SCAN_FIRST
+        has_shrunk = self._most_headroom - headroom >= _SCAN_CHANGE
+        calm = self._next_calm_scan if has_shrunk else self._next_idle_scan
+        if t < (self._next_scan if self._is_short() else calm):
             return False
-        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * self._guarded.moment.sample_seconds)
-        self._next_calm_scan = t + _SCAN_CALM
+        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
+        self._next_calm_scan, self._next_idle_scan = t + _SCAN_CALM, t + _SCAN_IDLE
+        self._most_headroom = headroom
         return True
 
     def _is_short(self) -> bool:
