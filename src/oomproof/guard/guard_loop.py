@@ -20,6 +20,7 @@ from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import Action, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.ledger.live_runs import ACTION_PAUSE
+from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.clock import boottime
 from oomproof.units import format_size
 
@@ -73,6 +74,7 @@ class Guard:
         self._wake_read, self._wake_write = _pipe()
         self._trigger = open_pressure_trigger()
         self._poller = select.poll()
+        self._alarms: dict[int, ChargeAlarm] = {}  # by their descriptors
         if self._wake_read is not None:
             self._poller.register(self._wake_read, select.POLLIN)
         if self._trigger is not None:
@@ -215,8 +217,30 @@ class Guard:
             job = self._jobs[seen.name]
             charge = job.job.charge() if glances is not None else None
             if glances is not None and charge is not None:
+                if glances.every < glances.machine_every and self._has_alarm(job, charge, glances.change):
+                    glances = glances._replace(every=glances.machine_every)
                 watch.append((job, charge, glances))
         return watch
+
+    def _has_alarm(self, job: GuardedJob, charge: int, change: int) -> bool:
+        """Whether the kernel wakes us as soon as the job is charged with more: then only the machine is glanced at."""
+        alarm = job.job.alarm
+        if alarm is None or self._wake_read is None:
+            return False
+        if alarm.stands(charge + change, change // 4):
+            return True
+        self._clear(alarm)
+        if alarm.set(charge + change) and alarm.fd is not None:
+            self._poller.register(alarm.fd, select.POLLIN)
+            self._alarms[alarm.fd] = alarm
+        # what it grew by before the alarm was set wakes nobody
+        return alarm.fd is not None and _is_same(job.job.charge(), charge, change)
+
+    def _clear(self, alarm: ChargeAlarm) -> None:
+        if alarm.fd is not None:
+            self._poller.unregister(alarm.fd)
+            del self._alarms[alarm.fd]
+        alarm.clear()
 
     def _doze(self, seconds: float) -> bool:
         """Whether something woke us before its time."""
@@ -224,6 +248,9 @@ class Guard:
             return self._stopping.wait(seconds)
         woken = self._poller.poll(seconds * 1000)
         for fd, event in woken:
+            if fd in self._alarms:
+                self._clear(self._alarms[fd])  # the look that comes now may set it anew
+                continue
             if fd != self._wake_read and event & (select.POLLERR | select.POLLHUP):
                 self._poller.unregister(fd)  # PSI was switched off under us
         return bool(woken)

@@ -149,7 +149,7 @@ class Freezer:
 
 
 class Job:
-    leader, corrected, reclaim, is_exact = 4711, 0, None, True
+    leader, corrected, reclaim, is_exact, alarm = 4711, 0, None, True, None
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +20,7 @@ from oomproof.guard.guard_loop import Guard
 from oomproof.guard.view import JobView, Settings, UnmanagedView, View
 from oomproof.ledger.run_usage import STALE
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
+from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.records import replace
 from oomproof.units import GIB, MIB
 
@@ -102,7 +105,7 @@ class Asleep:
         self.guard = Guard.__new__(Guard)
         job = SimpleNamespace(
             name="me",
-            job=SimpleNamespace(charge=lambda: next(self.charges)),
+            job=SimpleNamespace(charge=lambda: next(self.charges), alarm=None),
             glance=lambda *_: self.glanced.append(self.now),
             pause=SimpleNamespace(by=""),
         )
@@ -173,6 +176,47 @@ def test_without_a_counter_it_is_looked_at_as_often_as_ever(monkeypatch: pytest.
         job = still(headroom, calm=True)
         asleep.guard._sleep(view(job))
         assert asleep.slept == [poll_interval.poll_seconds(SETTINGS, view(job), job, still=True)]
+
+
+NEEDS_EVENTFD = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux's")
+
+
+class Alarm(ChargeAlarm):
+    """One that the test sets off."""
+
+    def set(self, above: int) -> bool:
+        self.clear()
+        self.fd, self._above = os.eventfd(0, os.EFD_NONBLOCK), above
+        return True
+
+
+@NEEDS_EVENTFD
+def test_where_the_kernel_wakes_us_only_the_machine_is_glanced_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = Asleep(monkeypatch, [100 * MIB] * 100)
+    guard, alarm = asleep.guard, Alarm("")
+    asleep.job.job.alarm = alarm
+    guard._poller, guard._alarms, guard._wake_read = select.poll(), {}, 0
+    guard._sleep(view(still(calm=True)))
+    assert len(asleep.slept) <= 6 and alarm.stands(108 * MIB, 2 * MIB)
+    first = alarm.fd
+    guard._sleep(view(still(calm=True)))
+    assert alarm.fd == first, "it stands"
+    assert first is not None
+    os.eventfd_write(first, 1)
+    assert Guard._doze(guard, 10.0), "wakes at once"
+    assert alarm.fd is None and not guard._alarms
+    assert not Guard._doze(guard, 0.0), "and only once"
+
+
+@NEEDS_EVENTFD
+def test_growth_just_before_the_alarm_was_set_is_seen_by_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = Asleep(monkeypatch, [100 * MIB, 400 * MIB, 400 * MIB])
+    guard, alarm = asleep.guard, Alarm("")
+    asleep.job.job.alarm = alarm
+    guard._poller, guard._alarms, guard._wake_read = select.poll(), {}, 0
+    guard._sleep(view(still(calm=True)))
+    assert len(asleep.slept) == 1 and asleep.slept[0] < 0.5
+    alarm.clear()
 
 
 @pytest.fixture(params=[(CgroupV1, "memory.usage_in_bytes"), (CgroupV2, "memory.current")])
