@@ -28,6 +28,7 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_ARENA_MAX = -8
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
 _SETTLE_SECONDS = 0.05
+_GLANCE_TOLD = 1.5  # seconds since the last look or glance: what is written meanwhile may wait for a disk, and is for people
 Glanced = tuple[
     GuardedJob, int, poll_interval.Glances
 ]  # between two looks; what it was charged with at the last one
@@ -204,7 +205,8 @@ class Guard:
             return True
         with self._acting:
             for job, _, _ in watch:
-                job.glance(t, available, swap_free)
+                if t - job.moment.t >= _GLANCE_TOLD:
+                    job.glance(t, available, swap_free)
         return any(job.pause.by for job, _, _ in watch)
 
     def _glances(self, view: View | None) -> list[Glanced]:

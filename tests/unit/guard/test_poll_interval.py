@@ -107,6 +107,7 @@ class Asleep:
             name="me",
             job=SimpleNamespace(charge=lambda: next(self.charges), alarm=None),
             glance=lambda *_: self.glanced.append(self.now),
+            moment=SimpleNamespace(t=0.0),
             pause=SimpleNamespace(by=""),
         )
         self.job = job
