@@ -28,10 +28,9 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_ARENA_MAX = -8
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
 _SETTLE_SECONDS = 0.05
-_GLANCE_TOLD = 1.5  # seconds since the last look or glance: what is written meanwhile may wait for a disk, and is for people
-Glanced = tuple[
-    GuardedJob, int, poll_interval.Glances
-]  # between two looks; what it was charged with at the last one
+_GLANCE_TOLD = 1.5  # seconds since the others were told: a write may wait for a disk
+# A job between two looks, and what it was charged with at the first.
+Glanced = tuple[GuardedJob, int, poll_interval.Glances]
 
 
 def prepare_threads() -> None:

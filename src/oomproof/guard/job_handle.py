@@ -33,8 +33,8 @@ class Job:
             self._cgroup = (
                 CgroupV2(self._memory_dir) if backend.get("version") == 2 else CgroupV1(self._memory_dir)
             )
-        one = isinstance(self._cgroup, CgroupV1) and self._memory_dir
-        self.alarm = ChargeAlarm(one) if one else None
+        is_v1 = isinstance(self._cgroup, CgroupV1)
+        self.alarm = ChargeAlarm(self._memory_dir) if is_v1 and self._memory_dir else None
         self._tree = ProcessTree(self._descendants)
         self._kill_fd = self._open_kill(backend.get("kill"))
         self._leader_fd = self._open_leader()

@@ -23,9 +23,8 @@ GLANCE_MAX = 4.0  # seconds; readers do not believe what a run said of itself 5 
 CALM_FILL = max(FASTEST_FILL, 3000 * MIB * min(os.cpu_count() or 1, 6))
 # What a glance takes for a change: above the noise of the kernel's own batches (256 KiB a processor), far below any threshold.
 GLANCE_LEAST, GLANCE_MOST, GLANCE_SHARE = MIB, 16 * MIB, 64
-MACHINE_SHARE = (
-    16  # of what the machine has above the margin: lost within ten seconds, it would last for minutes
-)
+# Of what the machine has above the margin: were it lost in ten seconds, the rest would last for two minutes.
+MACHINE_SHARE = 16
 STALLS = 0.02  # share of time: where tasks wait for memory at all, each look counts
 POLL_FAST = 0.002  # where the present growth reaches the threshold within POLL_MIN
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
