@@ -41,6 +41,7 @@ from lab import (
     small_machine,
     table,
     until,
+    wake_ups,
 )
 
 from oomproof.guard import ladder
@@ -106,6 +107,7 @@ def at_rest(seconds: float, settle: float, crowd_size: int) -> None:
         runs = {
             "locked": here.start("--name", "locked", "--", "sleep", length),
             "unlocked": here.start("--name", "unlocked", "--", "sleep", length, prefix=UNLOCKED),
+            "limit-1G": here.start("--name", "limit-1G", "--limit", "1G", "--", "sleep", length),
         }
         watched: dict[str, int] = {name: process.pid for name, process in others.items()}
         for name in runs:
@@ -113,19 +115,26 @@ def at_rest(seconds: float, settle: float, crowd_size: int) -> None:
                 watched[f"oomproof {part}, {name}"] = pid
         time.sleep(settle)
         before = {name: cpu_seconds(pid) for name, pid in watched.items()}
+        waited = {name: wake_ups(pid) for name, pid in watched.items()}
         begun = time.monotonic()
         time.sleep(seconds)
         elapsed = time.monotonic() - begun
         results = {}
         for name, pid in watched.items():
             share = (cpu_seconds(pid) - before[name]) / elapsed
-            results[name] = {"cpu_percent": 100 * share, "cpu_at_start_s": before[name], **memory(pid)}
+            results[name] = {
+                "cpu_percent": 100 * share,
+                "wake_ups_per_s": (wake_ups(pid) - waited[name]) / elapsed,
+                "cpu_at_start_s": before[name],
+                **memory(pid),
+            }
         for process in (*runs.values(), *others.values(), *crowd):
             end(process)
     rows = [
         [
             name,
             f"{one['cpu_percent']:.4f}",
+            f"{one['wake_ups_per_s']:.2f}",
             *(f"{one[key] / MIB:.1f}" for key in ("rss", "anon", "pss", "locked")),
             f"{1000 * one['cpu_at_start_s']:.0f}",
         ]
@@ -134,6 +143,7 @@ def at_rest(seconds: float, settle: float, crowd_size: int) -> None:
     header = [
         "process",
         "CPU, % of a core",
+        "waits a second",
         "RSS MiB",
         "anon MiB",
         "PSS MiB",
@@ -141,7 +151,11 @@ def at_rest(seconds: float, settle: float, crowd_size: int) -> None:
         "CPU to start, ms",
     ]
     beside = f", beside {crowd_size} sleeping processes" if crowd_size else ""
-    table(f"At rest, {elapsed:.0f} s, all at once (load {os.getloadavg()[0]:.1f}){beside}", header, rows)
+    table(
+        f"At rest, {elapsed:.0f} s after {settle:.0f} s, all at once (load {os.getloadavg()[0]:.1f}){beside}",
+        header,
+        rows,
+    )
     name = "rest-crowd" if crowd_size else "rest"
     save(name, {"seconds": elapsed, "settle_s": settle, "crowd": crowd_size, "processes": results})
 
@@ -178,6 +192,15 @@ CASES = (
         own_limit=True,
         speeds=((500, 1), (0, 1), (0, 2), (0, -1), *MANY),
         still=18.0,
+    ),
+    Case(
+        "calm",
+        "`--limit 1G`, after 80 s without growth",
+        GIB,
+        0,
+        own_limit=True,
+        speeds=((500, 1), (0, 1), (0, 2), (0, -1), *MANY),
+        still=80.0,
     ),
     Case(
         "machine",
@@ -411,12 +434,15 @@ def main() -> None:
     parser.add_argument(
         "--crowd", type=int, default=0, help="with rest: so many sleeping processes beside it"
     )
+    parser.add_argument(
+        "--settle", type=float, default=90.0, help="seconds before it; a job is calm after a minute"
+    )
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--cases", nargs="*", default=[case.key for case in CASES])
+    parser.add_argument("--cases", nargs="*", default=[case.key for case in CASES if case.still < 60])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what we started is ended
     if "rest" in arguments.parts:
-        at_rest(arguments.seconds, settle=10.0, crowd_size=arguments.crowd)
+        at_rest(arguments.seconds, arguments.settle, crowd_size=arguments.crowd)
     if "reaction" in arguments.parts:
         reaction(arguments.repeats, arguments.cases)
     if "scale" in arguments.parts:

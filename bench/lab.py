@@ -53,6 +53,7 @@ class Lab:
     def start(self, *words: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*prefix, OOMPROOF, "run", *words],
+            cwd=self.folder,  # no settings of ours there, as in most projects
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -152,6 +153,13 @@ def kernel_kills(directory: Path) -> int:
 def cpu_seconds(pid: int) -> float:
     """The process's CPU clock: nanoseconds, all threads, also those that ended; clock ticks are too coarse."""
     return time.clock_gettime(((~pid) << 3) | 2)
+
+
+def wake_ups(pid: int) -> int:
+    """How often its threads have waited so far, those that live: what a process at rest costs."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    lines = [line for task in tasks for line in (task / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 def memory(pid: int) -> dict[str, int]:

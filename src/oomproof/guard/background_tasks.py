@@ -22,8 +22,9 @@ _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where r
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
-# Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
-_SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
+# Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core, so rarer where nobody can have grown.
+_SCAN_FIRST, _SCAN_CALM, _SCAN_IDLE = 2.0, 60.0, 600.0
+_SCAN_CHANGE = 64 * MIB  # of the machine's headroom; a smaller job has no row
 
 
 class BackgroundTasks:
@@ -37,13 +38,15 @@ class BackgroundTasks:
         self._most = 0  # that any row of the job holds
         self._charged: int | None = None  # the cgroup's own peak at the last row
         self._next_calm_scan: float | None = None
+        self._next_idle_scan = 0.0
+        self._most_headroom = 0  # of the machine since the last look at who else grows
         self._next_search = 0.0
 
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
         if view is not None and self._somebody_else_grows(t, view):
             self._try_to_scan(t, may_pause=True)
-        if t < self.next_row:
+        if t < self.next_row and not self._is_calm_over():
             return
         guarded, moment = self._guarded, self._guarded.moment
         memory = moment.memory
@@ -54,18 +57,14 @@ class BackgroundTasks:
                     RECORDING, lambda: self._record_host(t, moment.available, moment.swap_free), None, NO_ROWS
                 )
             return
-        growth = guarded.growth.use
-        moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
-            guarded.settings,
-            moment.available + moment.swap_free,
-            moment.limit_headroom,
-            growth.rate(2.0),
-            growth.is_still(),
-        )
+        was_calm = moment.is_calm
+        moment.sample_seconds, guarded.writer.calm = self._sampling()
         self.next_row = t + moment.sample_seconds
-        if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2:
+        if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2 or (was_calm and not moment.is_calm):
             moment.hurry.set()
         self._try(RECORDING, lambda: self._record(t, memory), None, NO_ROWS)
+        if was_calm and not moment.is_calm and guarded.on_change is not None:
+            guarded.on_change()
         if guarded.pause.by or t >= self._next_manual_check:  # a pause by hand may be noticed a little later
             self._next_manual_check = t + min(_MANUAL_CHECK_SECONDS, 3 * moment.sample_seconds)
             with self._acting:
@@ -74,6 +73,23 @@ class BackgroundTasks:
         self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
         if self._scan_is_due(t):
             self._try_to_scan(t, may_pause=self._is_short() or is_filling(guarded.settings, view))
+        self._try(RECORDING, guarded.writer.commit_if_due, None, NO_ROWS)
+
+    def _sampling(self) -> tuple[float, bool]:
+        guarded, moment = self._guarded, self._guarded.moment
+        growth = guarded.growth.use
+        return poll_interval.sampling(
+            guarded.settings,
+            moment.available + moment.swap_free,
+            moment.limit_headroom,
+            growth.rate(2.0),
+            growth.is_still(),
+            guarded.is_calm,
+        )
+
+    def _is_calm_over(self) -> bool:
+        """Then its row is due at once: rows of a calm job are far apart."""
+        return self._guarded.moment.is_calm and self._sampling()[0] < poll_interval.SAMPLE_CALM
 
     def _try_to_scan(self, t: float, may_pause: bool) -> None:
         memory = self._guarded.moment.memory
@@ -96,12 +112,18 @@ class BackgroundTasks:
 
     def _scan_is_due(self, t: float) -> bool:
         """Each second where the machine is short, else so seldom that it costs nothing."""
-        if self._next_calm_scan is None:
-            self._next_calm_scan = t + _SCAN_FIRST  # a job that ends at once is not worth one
-        if t < (self._next_scan if self._is_short() else self._next_calm_scan):
+        moment = self._guarded.moment
+        headroom = moment.available + moment.swap_free
+        self._most_headroom = max(self._most_headroom, headroom)
+        if self._next_calm_scan is None:  # a job that ends at once is not worth one
+            self._next_calm_scan = self._next_idle_scan = t + _SCAN_FIRST
+        has_shrunk = self._most_headroom - headroom >= _SCAN_CHANGE
+        calm = self._next_calm_scan if has_shrunk else self._next_idle_scan
+        if t < (self._next_scan if self._is_short() else calm):
             return False
-        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * self._guarded.moment.sample_seconds)
-        self._next_calm_scan = t + _SCAN_CALM
+        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
+        self._next_calm_scan, self._next_idle_scan = t + _SCAN_CALM, t + _SCAN_IDLE
+        self._most_headroom = headroom
         return True
 
     def _is_short(self) -> bool:

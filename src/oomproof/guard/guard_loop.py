@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import threading
@@ -19,6 +20,7 @@ from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import Action, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.ledger.live_runs import ACTION_PAUSE
+from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.clock import boottime
 from oomproof.units import format_size
 
@@ -26,6 +28,9 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_ARENA_MAX = -8
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
 _SETTLE_SECONDS = 0.05
+_GLANCE_TOLD = 1.5  # seconds since the others were told: a write may wait for a disk
+# A job between two looks, and what it was charged with at the first.
+Glanced = tuple[GuardedJob, int, poll_interval.Glances]
 
 
 def prepare_threads() -> None:
@@ -69,6 +74,7 @@ class Guard:
         self._wake_read, self._wake_write = _pipe()
         self._trigger = open_pressure_trigger()
         self._poller = select.poll()
+        self._alarms: dict[int, ChargeAlarm] = {}  # by their descriptors
         if self._wake_read is not None:
             self._poller.register(self._wake_read, select.POLLIN)
         if self._trigger is not None:
@@ -112,6 +118,8 @@ class Guard:
             )
         pauses = self._unmanaged.state
         actions, self._state = guard_policy.decide(self._settings, view, self._state, pauses)
+        for name, state in self._state.items():
+            self._jobs[name].is_asked = state.done.asked_at is not None
         later = [action for action in actions if action.kind != "withdraw"]
         self._carry_out([action for action in actions if action.kind == "withdraw"])
         if not later:
@@ -163,28 +171,77 @@ class Guard:
 
     def _sleep(self, view: View | None) -> bool:
         watch = self._glances(view)
-        seconds = self.seconds_to_next_look(view, boottime(), watch.keys())
-        if not watch:
+        seconds = self.seconds_to_next_look(view, boottime(), [job.name for job, _, _ in watch])
+        if view is None or not watch:
             self._doze(seconds)
             return True
-        every, end = min(glances.every for _, glances in watch.values()), time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self._doze(min(left, every)) or any(
-                (charge := self._jobs[name].job.charge()) is None or charge > most + glances.growth
-                for name, (most, glances) in watch.items()
-            ):
-                break
-        return True
+        end = time.monotonic() + seconds
+        least = view.available + view.swap_free - min(glances.shrink for _, _, glances in watch)
+        machine_every = min(glances.machine_every for _, _, glances in watch)
+        every = min(glances.every for _, _, glances in watch)
+        every = seconds / math.ceil(seconds / every)  # the last part ends with the look
+        machine_by = time.monotonic() + machine_every
+        while True:
+            left = end - time.monotonic()
+            if self._doze(max(0.0, min(left, every))) or left < 1.5 * every:
+                return True
+            if any(not _is_same(job.job.charge(), charge, glances.change) for job, charge, glances in watch):
+                return True
+            now = time.monotonic()
+            if now + every > machine_by:
+                machine_by = now + machine_every
+                if self._machine_changed(least, watch):
+                    return True
 
-    def _glances(self, view: View | None) -> dict[str, tuple[int, poll_interval.Glances]]:
-        """The jobs that are only glanced at until the next look, by name: the count to compare with, and how often."""
-        watch = {}
-        for job in view.jobs if view is not None else ():
-            glances = poll_interval.glances(self._settings[job.name], job)
-            charge = self._jobs[job.name].job.charge() if glances is not None else None
+    def _machine_changed(self, least: int, watch: Sequence[Glanced]) -> bool:
+        """Whether it has less than ``least`` now, or the user has paused a job."""
+        t = boottime()
+        try:
+            available, swap_free = self._reader.glance(t)
+        except OSError:
+            return True  # the look says what is wrong
+        if available + swap_free < least:
+            return True
+        with self._acting:
+            for job, _, _ in watch:
+                if t - job.moment.t >= _GLANCE_TOLD:
+                    job.glance(t, available, swap_free)
+        return any(job.pause.by for job, _, _ in watch)
+
+    def _glances(self, view: View | None) -> list[Glanced]:
+        """The jobs that are only glanced at until the next look: the count to compare with, and how often."""
+        watch: list[Glanced] = []
+        if view is None:
+            return []
+        for seen in view.jobs:
+            glances = poll_interval.glances(self._settings[seen.name], view, seen)
+            job = self._jobs[seen.name]
+            charge = job.job.charge() if glances is not None else None
             if glances is not None and charge is not None:
-                watch[job.name] = (charge, glances)
+                if glances.every < glances.machine_every and self._has_alarm(job, charge, glances.change):
+                    glances = glances._replace(every=glances.machine_every)
+                watch.append((job, charge, glances))
         return watch
+
+    def _has_alarm(self, job: GuardedJob, charge: int, change: int) -> bool:
+        """Whether the kernel wakes us as soon as the job is charged with more: then only the machine is glanced at."""
+        alarm = job.job.alarm
+        if alarm is None or self._wake_read is None:
+            return False
+        if alarm.stands(charge + change, change // 4):
+            return True
+        self._clear(alarm)
+        if alarm.set(charge + change) and alarm.fd is not None:
+            self._poller.register(alarm.fd, select.POLLIN)
+            self._alarms[alarm.fd] = alarm
+        # what it grew by before the alarm was set wakes nobody
+        return alarm.fd is not None and _is_same(job.job.charge(), charge, change)
+
+    def _clear(self, alarm: ChargeAlarm) -> None:
+        if alarm.fd is not None:
+            self._poller.unregister(alarm.fd)
+            del self._alarms[alarm.fd]
+        alarm.clear()
 
     def _doze(self, seconds: float) -> bool:
         """Whether something woke us before its time."""
@@ -192,6 +249,9 @@ class Guard:
             return self._stopping.wait(seconds)
         woken = self._poller.poll(seconds * 1000)
         for fd, event in woken:
+            if fd in self._alarms:
+                self._clear(self._alarms[fd])  # the look that comes now may set it anew
+                continue
             if fd != self._wake_read and event & (select.POLLERR | select.POLLHUP):
                 self._poller.unregister(fd)  # PSI was switched off under us
         return bool(woken)
@@ -215,6 +275,10 @@ class Guard:
         for fd in (self._wake_read, self._wake_write, self._trigger):
             if fd is not None:
                 os.close(fd)
+
+
+def _is_same(charge: int | None, before: int, change: int) -> bool:
+    return charge is not None and abs(charge - before) <= change
 
 
 def _pipe() -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ from oomproof.guard.guard_actions import Actions
 from oomproof.guard.job_growth import JobGrowth
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
-from oomproof.guard.poll_interval import SAMPLE_MAX
+from oomproof.guard.poll_interval import SAMPLE_CALM, SAMPLE_MAX
 from oomproof.guard.view import JobKey, JobView, Settings
 from oomproof.ledger import live_runs as ledger
 from oomproof.ledger.live_runs import LiveRun
@@ -58,6 +58,11 @@ class Moment:
     )  # headroom is thin: the sampler looks more often too
 
     @property
+    def is_calm(self) -> bool:
+        """As of the last row."""
+        return self.sample_seconds >= SAMPLE_CALM
+
+    @property
     def headroom(self) -> int:
         """What the job can still get: up to its limit, or of the machine, whichever is nearer."""
         return self.available if self.limit_headroom is None else min(self.available, self.limit_headroom)
@@ -81,8 +86,11 @@ class GuardedJob:
         self.writer, self.live, self.say = writer, live, say
         self.best_effort = best_effort
         self.growth = JobGrowth(settings)
+        self.is_asked = False  # a request to stop stands, and is taken back in time
+        self._counts_bursts = job.is_exact and job.most_charged() is not None
         self.moment = Moment()
         self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
+        self.on_change: Callable[[], None] | None = None  # when it is no longer calm
 
     def on_unmanaged(self, kind: str, text: str, job: JobKey) -> None:
         """A job that was not started by us was paused or resumed, for the sake of this one."""
@@ -102,7 +110,7 @@ class GuardedJob:
         use = memory.use
         if self.job.is_exact and (moment.highest is None or use > moment.highest.memory.use):
             moment.highest = Look(t, memory, available, swap_free, limit_headroom)
-        growth.use.add(t, use - self.job.corrected)
+        growth.add(t, use - self.job.corrected)
         return JobView(
             self.name,
             use,
@@ -118,7 +126,24 @@ class GuardedJob:
             **growth.near_limit(t, limit_headroom),
             time_to_full=moment.time_to_full,
             still=growth.use.is_still(),
+            calm=self.is_calm,
         )
+
+    @property
+    def is_calm(self) -> bool:
+        """Only where its cgroup keeps a burst between two looks, so that rarer ones lose none, and nothing is to be undone."""
+        return self.growth.is_calm and self._counts_bursts and not self.is_asked and not self.pause.by
+
+    def glance(self, t: float, available: int, swap_free: int) -> None:
+        """Nothing has changed since the last look: said to the others, and noticed if the user paused it."""
+        moment, memory = self.moment, self.moment.memory
+        moment.t, moment.available, moment.swap_free = t, available, swap_free
+        if memory is not None:
+            self.growth.unchanged(t, memory.use - self.job.corrected, moment.limit_headroom)
+        live = self.live
+        if live is not None:
+            self.best_effort(OTHERS, lambda: live.confirm(t), None, ALONE)
+        self.notice_hands(t)
 
     def _memory(self, available: int) -> JobMemory | None:
         """None once it is gone. One that lives and cannot be read holds what it held."""

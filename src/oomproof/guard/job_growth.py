@@ -8,6 +8,7 @@ from typing import Any
 from oomproof.guard.detect_limit import EARLY_SHARE, OUTGROWN
 from oomproof.guard.view import Settings
 from oomproof.trend import growth
+from oomproof.units import MIB
 
 _HISTORY = 600  # points kept for the forecast, one a second: ten minutes
 _BLINK = 0.3  # seconds, as for the rate of what the job holds
@@ -17,6 +18,7 @@ _FORECAST_EVERY = 10.0
 # A cache or a buffer that fills looks like a leak until it is full: with a limit 5 % above its peak, it ends with a
 # twentieth of its growth left to the limit.
 _SEEN_LONGER = 20.0
+_CALM_AFTER = 60.0  # seconds
 
 
 class JobGrowth:
@@ -24,6 +26,8 @@ class JobGrowth:
         self._settings = settings
         self.use = growth.Growth()
         self.warm_up = growth.WarmUp()  # told by the agent's thread
+        self._steady = growth.Steady(MIB)
+        self.is_calm = False  # it has held the same for a minute
         self.time_to_full: float | None = None
         self.is_sure = False  # whether the growth behind ``time_to_full`` will hardly end by itself
         self._charged, self._new_highs = growth.Lasting(), growth.NewHighs(_BLINK)
@@ -32,6 +36,16 @@ class JobGrowth:
         self._lasted = (float("-inf"), 0.0)  # when growth that lasts was looked for, and what was found
         self._since: float | None = None  # since when each forecast has found growth
         self._peak_headroom: int | None = None
+
+    def add(self, t: float, use: int) -> None:
+        """With each look: what the job holds."""
+        self.use.add(t, use)
+        self.is_calm = self._steady.seconds(t, use) >= _CALM_AFTER and self.use.is_still()
+
+    def unchanged(self, t: float, use: int, limit_headroom: int | None) -> None:
+        """With each glance: the series have a point where a look would have made one."""
+        self.use.add(t, use)
+        self.near_limit(t, limit_headroom)
 
     def near_limit(self, t: float, limit_headroom: int | None) -> dict[str, Any]:
         """With each look: the facts about the job's own limit."""

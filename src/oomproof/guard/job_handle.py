@@ -11,6 +11,7 @@ from oomproof.guard.process_tree import ProcessTree
 from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
+from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.kill_counters import kills_in
 
 _GENERATIONS = 4  # a shell, a launcher, its agent, the trainers
@@ -32,6 +33,8 @@ class Job:
             self._cgroup = (
                 CgroupV2(self._memory_dir) if backend.get("version") == 2 else CgroupV1(self._memory_dir)
             )
+        is_v1 = isinstance(self._cgroup, CgroupV1)
+        self.alarm = ChargeAlarm(self._memory_dir) if is_v1 and self._memory_dir else None
         self._tree = ProcessTree(self._descendants)
         self._kill_fd = self._open_kill(backend.get("kill"))
         self._leader_fd = self._open_leader()
@@ -207,5 +210,7 @@ class Job:
                 os.close(fd)
         self.freezer.close()
         self._tree.close()
+        if self.alarm is not None:
+            self.alarm.clear()
         if self._cgroup is not None:
             self._cgroup.close()

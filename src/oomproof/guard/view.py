@@ -54,6 +54,7 @@ class JobView:
     lasting: float = 0.0
     time_to_full: float | None = None
     still: bool = False  # it has not grown for 15 seconds
+    calm: bool = False  # it has held the same for a minute, and what comes and goes between two looks is counted by its cgroup
     uid: int | None = None  # whose it is; None: the guard's own user's
     pending: int = 0  # of what is reserved for it, bytes that it has yet to take; of others only
 

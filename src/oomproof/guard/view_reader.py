@@ -72,6 +72,12 @@ class ViewReader:
             searching=near and shrink > 0 and self._unmanaged is not None and self._unmanaged.is_searching(t),
         )
 
+    def glance(self, t: float) -> tuple[int, int]:
+        """What the machine has left (available, free disk swap), between two looks. Raises OSError where that cannot be read."""
+        available, swap_free = self._host.headroom()
+        self._headroom.add(t, available + swap_free)
+        return available, swap_free
+
     def _idle_of(self, t: float, others: Sequence[Live]) -> frozenset[int]:
         """The users all of whose runs do nothing; asked by a guard for all users."""
         owners = {run.uid for run in others if run.uid is not None}

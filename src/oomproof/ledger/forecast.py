@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from oomproof.ledger.live_runs import RUNS, LiveRun, put
+from oomproof.ledger.live_runs import RUNS, WHEN, WHEN_AT, LiveRun, put
 from oomproof.trend.growth import expected_growth, expected_lift
 
 RECORD = struct.Struct("=qd")  # growth expected in bytes, boottime
@@ -141,6 +141,10 @@ class LiveClaim(LiveRun):
             growth = self._phases.growth(use)
             expected = growth if growth is not None else expected_growth(samples)
             put(self._forecast, RECORD.pack(expected, boottime))
+
+    def confirm(self, boottime: float) -> None:
+        super().confirm(boottime)
+        put(self._forecast, WHEN.pack(boottime), WHEN_AT)
 
     def leave(self) -> None:
         super().leave()

@@ -23,6 +23,7 @@ _RECORD = struct.Struct("=qdqBBiq")
 _NEED = struct.Struct("=q")  # behind it, since 2026-11: bytes that are reserved for it
 RECORD_SIZE = _RECORD.size + _NEED.size
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
+WHEN, WHEN_AT = struct.Struct("=d"), 8  # in both of them, and in what a run says of its growth
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a resume
 CHECK_SLOT_SECONDS = 5.0  # seconds between looks whether our file is still where the others look
 LATCH_STUCK = 2.0  # seconds: a lock that is held for longer belongs to a guard that was stopped
@@ -140,6 +141,11 @@ class LiveRun:
         record = _RECORD.pack(use, boottime, int(rate), frozen, flags, *self._who)
         put(self._fd, record + _NEED.pack(self.need or 0))
 
+    def confirm(self, boottime: float) -> None:
+        """What was last said holds still."""
+        self._need_slot()
+        put(self._fd, WHEN.pack(boottime), WHEN_AT)
+
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first."""
         runs = []
@@ -194,9 +200,9 @@ def _lock(fd: int) -> None:
     raise BlockingIOError("somebody else has this run's place")
 
 
-def put(fd: int | None, record: bytes) -> None:
+def put(fd: int | None, record: bytes, at: int = 0) -> None:
     """Whole or not at all: a full folder may take a part."""
-    if fd is None or os.pwrite(fd, record, 0) != len(record):
+    if fd is None or os.pwrite(fd, record, at) != len(record):
         raise OSError("the runtime folder is full")
 
 

@@ -41,6 +41,7 @@ _LIVES_ON = 5.0  # seconds after which a job has outlived the program that died 
 _TICK = 1.0  # seconds between two looks at the job's step and growth
 # While nobody in the job has said anything, after its first seconds: a wake-up costs half a millisecond of cold caches.
 _TICK_ALONE, _FIRST_SECONDS = 4.0, 10.0
+_TICK_CALM = 15.0  # ... and the job has held the same for a minute: `wake` says when that is over
 _STORED = 4000  # characters of what an agent tells, kept with one event
 _DEEPEST = 20  # levels of what an agent tells
 _EVENTS = 1000  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
@@ -120,13 +121,14 @@ class AgentFeed:
         census_every: float | None = None,
         note_pinning: Callable[[bool], None] | None = None,
         leader: int = 0,
+        is_calm: Callable[[], bool] = lambda: False,
     ) -> None:
         """``held``: what the job holds, and what it can still get. ``note_phase``: its name, the step, since when, and what the
         process held then. ``note_pinning``: host memory is being pinned for --spill.
         ``leader``: the job's first process."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
-        self._note_pinning, self._leader = note_pinning, leader
+        self._note_pinning, self._leader, self._is_calm = note_pinning, leader, is_calm
         self._pinning: int | None = None  # the process that pins memory now
         self._pins_since = 0.0
         self._events: Counter[str] = Counter()
@@ -144,6 +146,7 @@ class AgentFeed:
         self._swept = boottime()
         self.traces = TraceRequests(self._folder, tell, self._store)
         self._over = threading.Event()
+        self._next_tick = 0.0
         self._socket = self._bind()
         self._thread = threading.Thread(target=self._loop, name="agent", daemon=True)
 
@@ -180,9 +183,7 @@ class AgentFeed:
     def stop(self) -> None:
         """After the job's end: what is still in the socket is read."""
         self._over.set()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.sendto(b"{}", str(self._path))  # wakes the thread; a full queue does as well
+        self._wake_thread()
         if self._thread.is_alive():
             self._thread.join(2.0)
         self._read_step()  # a process that multiprocessing started ends without a last word
@@ -194,20 +195,31 @@ class AgentFeed:
         self.traces.close()
         self._sweep(everybody=True)
 
+    def wake(self) -> None:
+        """From the guard's thread: the job changes, after it was calm."""
+        self._next_tick = 0.0
+        self._wake_thread()
+
+    def _wake_thread(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # a full queue wakes it as well
+                self._socket.sendto(b"{}", socket.MSG_DONTWAIT, str(self._path))
+
     def _loop(self) -> None:
         begun = boottime()
-        next_tick = begun + _TICK
+        self._next_tick = begun + _TICK
         while True:
             try:
-                data = self._receive(max(0.01, next_tick - boottime()))
+                data = self._receive(max(0.01, self._next_tick - boottime()))
                 if data is not None:
                     self._take(data)
                 elif self._over.is_set():
                     return
-                if boottime() >= next_tick and not self._over.is_set():
+                if boottime() >= self._next_tick and not self._over.is_set():
                     alone = self._voice is None and boottime() - begun > _FIRST_SECONDS
                     alone = alone and not self._unasked.is_tracing(boottime())
-                    next_tick = boottime() + (_TICK_ALONE if alone else _TICK)
+                    calm = _TICK_CALM if self._is_calm() else _TICK_ALONE
+                    self._next_tick = boottime() + (calm if alone else _TICK)
                     self._look(boottime())
             except Exception as error:  # costs this one datagram or look, never those after it
                 self._trouble(f"agent: {type(error).__name__}: {error}")

@@ -26,6 +26,7 @@ from oomproof.runner.terminal import Terminal
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _STATUS_SECONDS = 0.5
+_STATUS_WAIT, _STATUS_WAIT_CALM = 1.0, 4.0  # between two looks at what the status line should say
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Front:
         self._reading = False  # the keyboard
         self._recorded_errors: set[str] = set()
         self._next_keep = self._next_status = 0.0
+        self._status_text, self._status_wait = "", _STATUS_WAIT
         self._drained = False
         self._over_since: float | None = None
         self.started: dict[str, Any] = {}  # what started.json says
@@ -175,7 +177,10 @@ class Front:
         self._show_messages()
         if status is not None and time.monotonic() >= self._next_status:  # not for each piece of output
             self._next_status = time.monotonic() + _STATUS_SECONDS
-            self.terminal.status(status())
+            before, self._status_text = self._status_text, status()
+            unchanged = self._status_text == before and self.terminal.status_shown
+            self._status_wait = min(_STATUS_WAIT_CALM, 2 * self._status_wait) if unchanged else _STATUS_WAIT
+            self.terminal.status(self._status_text)
 
     def _record_error(self, error: Exception) -> None:
         """Told once for each kind; the next round may go better."""
@@ -189,7 +194,9 @@ class Front:
     def _patience(self, shows_status: bool, ticks: float | None) -> float | None:
         if self._over_since is not None or (self._kept is not None and self._kept.ended):
             return 0.05
-        wanted = [1.0] if shows_status or self._kept is not None else []
+        wanted = [1.0] if self._kept is not None else []
+        if shows_status:
+            wanted.append(self._status_wait)
         if self._streams is not None and self._streams.log.holds_back:
             wanted.append(0.2)
         if self._streams is not None and self._streams.follow_in is not None:

@@ -150,8 +150,11 @@ class Watch:
                     chosen.census,
                     self._note_pinning,
                     self.job.leader,
+                    lambda: moment.is_calm,
                 ),
             )
+        if self.agents is not None:
+            self.guarded.on_change = self.agents.wake
         self._next_step = 0.0
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import Job
+from oomproof.guard.poll_interval import SAMPLE_STILL
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter
@@ -36,6 +37,7 @@ _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to re
 _SHORTEST = 0.2  # seconds between samples, however thin the headroom
 _SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
 _LONGEST = 30.0
+_CALM_PAUSE = 20.0  # seconds; the guard wakes it as soon as the job changes
 _UNTOLD = (
     "memory has grown all the time since loading, and would be full before long: oomproof trend may tell more"
 )
@@ -107,7 +109,8 @@ class Sampler:
             spent = self._take_sample()
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
             eager = self._gpu is not None or self._thresholds != AlertThresholds()
-            pause = self._moment.sample_seconds * (1 if eager else 4)
+            rows = self._moment.sample_seconds
+            pause = min(rows, SAMPLE_STILL) if eager else min(4 * rows, _CALM_PAUSE)
             waits_from = time.monotonic()
             self._moment.hurry.wait(pause)
             self._moment.hurry.clear()

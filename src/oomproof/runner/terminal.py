@@ -28,7 +28,7 @@ class Terminal:
         self._keyboard = 0 if self.is_tty[0] else None
         self._saved: list[Any] | None = None
         self._column_zero = True
-        self._status_shown = False
+        self.status_shown = False
         self._last_output = 0.0
         self._alternate = False
         self._quiet = quiet
@@ -162,12 +162,12 @@ class Terminal:
         text = one_line(text)[: max(20, self.size()[1]) - 1]
         dim, plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
         self._write(self._screen, f"\r\x1b[K{dim}{text}{plain}".encode())
-        self._status_shown = True
+        self.status_shown = True
 
     def erase_status(self) -> None:
-        if self._status_shown and self._screen is not None and not self.gone:
+        if self.status_shown and self._screen is not None and not self.gone:
             self._write(self._screen, b"\r\x1b[K")
-        self._status_shown = False
+        self.status_shown = False
 
     def hang_up(self) -> None:
         """The terminal was closed; the job continues and its output goes to the file."""

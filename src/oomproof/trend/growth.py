@@ -10,6 +10,7 @@ from math import inf
 
 _SPACING = 0.02  # seconds between kept points
 _WINDOW = 16.0  # seconds of history
+_STEADY_SHARE = 256  # of what is held: noise
 # Seconds in which a leak must have grown, by the highest and the lowest of each second.
 _SHORT, _LONG, _LONGEST = 15.0, 60.0, 600.0
 _STEPS = 2  # in each third of such a window: what rises and falls within a step is no growth
@@ -85,6 +86,20 @@ class Growth:
             return 0.0
         lately = self.rate(2.0)
         return max(0.0, min(lately, self.rate(5.0), self.rate(15.0))) if lately > 0 else 0.0
+
+
+class Steady:
+    """For how long a series has been the same, but for noise."""
+
+    def __init__(self, noise: int) -> None:
+        self._noise = noise
+        self._value, self._since = 0, inf
+
+    def seconds(self, t: float, value: int) -> float:
+        """With each look. A clock that jumped back begins anew."""
+        if t < self._since or abs(value - self._value) > max(self._noise, self._value // _STEADY_SHARE):
+            self._value, self._since = value, t
+        return t - self._since
 
 
 class NewHighs:

@@ -45,6 +45,7 @@ def every_situation() -> Iterator[tuple[str, Situation]]:
     yield from _recorded()
     yield from _limit()
     yield from _machine()
+    yield from _calm()
     yield from _others()
     yield from _pauses()
     yield from _hands()
@@ -215,6 +216,21 @@ def _machine() -> Iterator[tuple[str, Situation]]:
         "machine: a stall without swap",
         Situation(MACHINE, 30, ramp(3, 1000), free=lambda t: 1900, stall=lambda t: t / 30),
     )
+
+
+def _calm() -> Iterator[tuple[str, Situation]]:
+    """Three minutes in which nothing happens, then at once."""
+    begins = 187.9
+    for rate in (5, 100, 1000, 3000, 5000):
+        seconds, free = begins + min(60.0, 21_000 / rate), lambda t: 22_000.0
+        given = Situation(MACHINE, seconds, ramp(rate, 800, begins), free=free)
+        yield f"calm: machine, {rate} MiB/s", given
+        left = plus(free, ramp(-rate, 0, begins))
+        yield f"calm: an unmanaged job takes {rate} MiB/s", replace(given, held=ramp(0, 800), free=left)
+        limit = Situation(limited(1024), begins + 60, ramp(rate, 400, begins), job_limit=1024)
+        yield f"calm: limit 1024, {rate} MiB/s", limit
+    hands = [(begins, "pause"), (begins + 20, "resume")]
+    yield "calm: paused by hand", Situation(MACHINE, begins + 60, ramp(0, 800), hands=hands)
 
 
 def _others() -> Iterator[tuple[str, Situation]]:

@@ -80,8 +80,17 @@ def test_others_are_looked_at_seldom_when_calm_and_each_second_when_short() -> N
         return [t for t in times if scene.tasks._scan_is_due(t)]
 
     moment.available, moment.sample_seconds = 9000 * MIB, 1.0
-    assert looks(0.0, 130.0) == [2.0, 62.0, 122.0], (
-        "nobody runs for so short a time that it is worth one at once"
-    )
+    assert looks(0.0, 130.0) == [2.0], "not at once: most jobs that run for so short a time are not worth one"
+    assert looks(130.0, 700.0) == [602.0], "and nobody can have grown"
+    moment.available = 8900 * MIB
+    assert looks(700.0, 900.0) == [700.0], "somebody took 100 MiB; who, is known"
+    moment.available = 8800 * MIB
+    assert looks(900.0, 930.0) == [900.0]
+    moment.available = 8700 * MIB
+    assert looks(930.0, 990.0) == [960.0], "once a minute"
+    moment.available = 8900 * MIB
+    assert looks(990.0, 1030.0) == []
+    moment.available = 8800 * MIB
+    assert looks(1030.0, 1040.0) == [1030.0], "what was freed and taken again"
     moment.available, moment.sample_seconds = 100 * MIB, 0.1
-    assert [round(t - 130.0, 1) for t in looks(130.0, 133.0)] == [0.0, 1.0, 2.0]
+    assert [round(t - 1040.0, 1) for t in looks(1040.0, 1043.0)] == [0.0, 1.0, 2.0]

@@ -528,6 +528,25 @@ def test_a_live_run_tells_what_it_holds_and_how_it_grows(
     assert run_usage.claims_of([unknown], now)[0].yet == 0
 
 
+def test_a_calm_run_keeps_what_it_said_fresh(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guard looks every ten seconds, and glances in between; what is older than five is not believed."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    now = boottime()
+    live = forecast.LiveClaim("a", now - 100)
+    for second in range(31):
+        live.update((100 + second) * MIB, now - 50 + second)
+    unknown = entry("a", need=None)
+    assert [(claim.held, claim.yet) for claim in run_usage.claims_of([unknown], now)] == [(0, 0)]
+    live.confirm(now - 3)
+    claim = run_usage.claims_of([unknown], now)[0]
+    assert (claim.held, claim.yet) == (130 * MIB, 300 * MIB)
+    live.leave()
+    with pytest.raises(OSError):
+        live.confirm(now)
+
+
 def cycle(live: forecast.LiveClaim, start: float, phases: list[tuple[str, int, int]]) -> float:
     """(phase, seconds, MiB): a sample a second."""
     t = start

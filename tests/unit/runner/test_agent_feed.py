@@ -70,6 +70,22 @@ def told(kind: str, pid: int = 7, rank: int | None = None, **fields: object) -> 
     return {"kind": kind, "pid": pid, "t": boottime(), "rank": rank, "fields": fields}
 
 
+def test_beside_a_calm_job_it_looks_rarely_until_it_is_woken(
+    feed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, looked = [], threading.Semaphore(0)
+    monkeypatch.setattr(agent_feed, "_FIRST_SECONDS", -1.0)
+    monkeypatch.setattr(agent_feed, "_TICK", 0.01)
+    monkeypatch.setattr(agent_feed, "_TICK_CALM", 3600.0)
+    monkeypatch.setattr(feed, "_look", lambda t: (looks.append(t), looked.release()))
+    feed._is_calm = lambda: True
+    feed.start()
+    assert looked.acquire(timeout=20)
+    feed.wake()
+    assert looked.acquire(timeout=20)
+    assert len(looks) == 2
+
+
 def test_the_socket_is_ours_alone_and_goes_with_the_run(feed: Any) -> None:
     path = agent_feed.socket_path("r1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
