@@ -46,7 +46,7 @@ _CELL = re.compile(
     r'\s{0,80}(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s{0,20}"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$'
 )
 _RULES = re.compile(
-    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
+    r"^(?:> )+|^#{1,4} (?=\S)|^ {0,3}[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
 )
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(

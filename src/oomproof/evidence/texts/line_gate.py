@@ -13,7 +13,7 @@ _STEMS = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
     "CANCEL", "ailed", "NCCL", "OOM", "space left", "erminat", "exit", "died", "crash", "Ctrl", "^C", "code = ", "Killing sub",
     "non-zero", "Exit", "EXIT", "corrupt", "not found", "open file", "panic", "sconnected", "Assert", "Crashed", "RUNNING AT ",
-    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", *PLAIN,
+    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", "xhausted", "EXHAUSTED", *PLAIN,
 )  # fmt: skip
 GATE = shortest(
     [

@@ -13,6 +13,7 @@ from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.quoted_source import only_mentions
 
 Lines = Sequence[tuple[int, str]] | deque[tuple[int, str]]
+TITLE = "# "  # as issues are written
 
 
 class ToldName(NamedTuple):
@@ -81,8 +82,10 @@ NAMES = (
         r"(?ai)\bdevice-side assert|\bAssertion `[^`\n]{0,120}(?:index|sizes?\[|n_classes|num_embeddings|input_val)[^`\n]{0,120}` failed"),
         "I get Assertion `index >= -sizes[i] && index < sizes[i]` failed in my second epoch."),
     ToldName("segfault", "the post tells of a segmentation fault", re.compile(
-        r"(?ai)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
+        r"(?ai)\bsegmentation faults?\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
         "I have met a 'Segmentation fault' when I ran the script."),
+    ToldName("abort", "the post tells of a failed check in native code", re.compile(r"\bCheck failed: \S|\bcore dumped\b[^.!?\n]{0,40}\bCheck failed\b"),
+        "My server dies and dumps core with Check failed: erased == 1."),
     ToldName("illegal-access", "the post tells of an illegal memory access on a GPU", re.compile(r"(?ai)\billegal memory access\b"),
         "I keep getting an illegal memory access after some steps."),
     ToldName("nccl", "the post tells of a collective that timed out", re.compile(r"\bNCCL (?:timed? ?out|timeouts?|errors?)\b|\bcollective operation timeout\b"),
@@ -188,6 +191,7 @@ _ACCOUNTS = tuple(
         r"\bSwap cache stats: add", r"\b\d+ total pagecache pages", r"\blowmem_reserve\[\]: ",
     )
 )  # fmt: skip
+_KERNEL_STAMP = re.compile(r"\s{0,4}\[\s{0,10}\d{1,10}\.\d{6}\] ")
 _ASKED_FOR = re.compile(r"page allocation (?:failure|stall)|[Ss]ysRq|Show Memory")
 _KILL_LINE = re.compile(
     r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint"
@@ -221,7 +225,7 @@ def sentences(lines: Lines) -> Iterator[tuple[int, str, bool]]:
             continue
         text = clean(line[:_LINE]).text
         # "# OOM at validation", or the first line, alone in its paragraph
-        if title and (line.startswith("# ") or (at + 1 < len(lines) and not lines[at + 1][1].strip())):
+        if title and (line.startswith(TITLE) or (at + 1 < len(lines) and not lines[at + 1][1].strip())):
             yield number, text.strip(), True
         elif _PROSE.match(text):
             for sentence in _SENTENCES.split(text.strip()):
@@ -230,7 +234,7 @@ def sentences(lines: Lines) -> Iterator[tuple[int, str, bool]]:
         title = False
 
 
-def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
+def told_death(lines: Lines, of_change: bool = False) -> tuple[int, str, ToldName] | None:
     """(line, sentence, what it names): the first report in a post. None where nobody reports anything."""
     if sum(bool(raw.strip()) for _, raw in lines) < 2:
         return None  # one sentence is no post
@@ -242,12 +246,12 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
         return at, "the kernel's account of its memory", ACCOUNT
     person = _PERSON.search(whole) or _TRACE.search(whole) or _LOG.search(whole)
     silent: tuple[int, str, ToldName] | None = None
-    change = _PULL.search(whole) is not None
+    change = of_change or _PULL.search(whole) is not None
     bare: tuple[int, str, ToldName] | None = None
     of_person = _PERSON.search(whole) is not None
     of_system = any(SYSTEM.search(raw[:200]) or _JOURNAL.match(raw[:200]) for _, raw in lines)
     spoken = {number for number, raw in lines if _FIRST_PERSON.search(raw[:_LINE])}
-    raw_title = lines[0][1].startswith("# ")  # of an issue
+    raw_title = lines[0][1].startswith(TITLE)  # of an issue
     for number, sentence, title in sentences(lines):
         change = change or (title and _CHANGE.search(sentence) is not None)
         if title and _ASKS.search(sentence):
@@ -284,7 +288,7 @@ def _account(lines: Lines) -> int:
     found: dict[int, int] = {}
     for number, raw in lines:
         for index, part in enumerate(_ACCOUNTS):
-            if "kernel" in raw and part.search(raw[:400]):
+            if ("kernel" in raw or _KERNEL_STAMP.match(raw)) and part.search(raw[:400]):
                 found.setdefault(index, number)
     return min(found.values()) if len(found) >= 4 else 0
 

@@ -129,12 +129,20 @@ VANISHED = Rule(
     Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
     Row("process_executor.Termin", "joblib.externals.loky.process_executor.TerminatedWorkerError: x"),
     Row("TerminatedWorkerError", "TerminatedWorkerError", r"TerminatedWorkerError$"),
+    Row("Lost executor ", "15/10/26 16:13:40 ERROR YarnClusterScheduler: Lost executor 4 on node17: remote Rpc client disassociated", r"\bLost executor \d+ on \S+: \S"),  # Spark
     Row("was OOM", "The worker was OOM-killed", r"(?<!\ba pod )(?<!\ba job )(?<!\ba container )(?<!\ba process )was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
         other="My run was OOM-killed yesterday, today it went through"),
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),
     Row("Killed signal terminated program", "g++: fatal error: Killed signal terminated program cc1plus"),
     loud=True, pids=pids_in, refine=_named_signal,
+)  # fmt: skip
+# a raylet's or a worker's end, with a list of what it may have been
+MAY_BE = Rule(
+    "killed-unknown", "a process of Ray ended, and nothing says who ended it", 0.5,
+    Row("Termination is unexpected", "WARNING worker.py:1851 -- Raylet is terminated: ip=10.0.0.1, id=abc. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user or system OOM killer",
+        r"Raylet is terminated\b[^\n]{0,200}Termination is unexpected"),
+    kind="summary", pids=pids_in,
 )  # fmt: skip
 NANNY = Rule(
     "killed-unknown", "a worker of dask was killed, and its nanny does not know by whom", 0.45,
@@ -164,7 +172,7 @@ EXITS = (
     Row("non-zero code: ", "the process ended with non-zero code: 137", r"non-zero code: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", r"W&B process to finish\.\.\. \(failed (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("xit", "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
-        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>-?\d{1,3})\b", {"signal": 9}),
+        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>-?\d{1,3})\b(?!/\d)", {"signal": 9}),
     Row("in Docker Container: ", "command terminated with non-zero exit code: Error executing in Docker Container: 137",
         r"Error executing in Docker Container: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("non-zero status of ", "The replica exited with a non-zero status of 139.", r"non-zero status of (?P<code>\d{1,3})\b", {"signal": 11}),

@@ -94,6 +94,7 @@ EVERYDAY = (
     Rule("interrupted", _OUTSIDE, 0.95,
          Row("KeyboardInterrupt", "KeyboardInterrupt", r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b"),
          Row("SignalException: ", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", r"SignalException: .{0,60}got signal: ?(?:15|2|1)\b"),
+         Row("api.SignalException", "torch.distributed.elastic.multiprocessing.api.SignalException", r"^torch\.distributed\.elastic\.multiprocessing\.api\.SignalException$"),
          Row("^C", "^C", r"^\W*\^C\s*$"),
          Row("Aborted!", "Aborted!", r"^Aborted!$")),
     Rule("interrupted", _OUTSIDE, 0.8,
