@@ -57,8 +57,8 @@ def second_look(case: TextCase) -> TextCase:
         )
         progress = replace(case.progress, at_end=False)
         return replace(case, system=(), training=talk, progress=progress, doubted=next(iter(same), None))
-    if case.of_change:
-        return case  # what a change is about did not happen to whoever wrote it
+    if case.of_change or any(finding.cause == _NO_DEATH for finding in case.system):
+        return case  # a change speaks of others' deaths, and the kernel says itself that it only waited
     return replace(case, training=(*case.training, _finding(case, opinion)))
 
 

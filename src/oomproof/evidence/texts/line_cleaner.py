@@ -39,7 +39,7 @@ _LOGGED = re.compile(
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
 _LOGGED_AT = re.compile(
     _LEVEL.format("a")
-    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
+    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\s+(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]{0,10}Z )|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(

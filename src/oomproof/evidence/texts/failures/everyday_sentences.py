@@ -129,6 +129,8 @@ EVERYDAY = (
     Rule("other-error", "a thread of the Java machine ended with an exception", 0.5,
          Row("Exception in thread ", 'Exception in thread "main" java.lang.NullPointerException', r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+'),
          only="printed"),
+    Rule("other-error", "a task of Julia ended with an exception", 0.5,
+         Row("Unhandled Task ERROR: ", "Unhandled Task ERROR: StackOverflowError:", r"^Unhandled Task ERROR: \w"), only="printed"),
     # a script without `set -e` goes on behind it, and may die of something else
     Rule("other-error", "the command could not be started", 0.4,
          Row("command not found", "run.sh: line 3: torchrun: command not found", r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$"),

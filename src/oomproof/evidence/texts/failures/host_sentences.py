@@ -130,7 +130,7 @@ HOST_MEMORY = (
          Row("C error: out of memory", "pandas.errors.ParserError: Error tokenizing data. C error: out of memory"),
          Row("insufficient memory (attempted to allocate", "RuntimeError: insufficient memory (attempted to allocate 9MB)"),
          Row("not enough space in the context's memory pool", "ggml_new_object: not enough space in the context's memory pool (needed 9, available 8)"),
-         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$"),
+         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$|(?:^|[`'\"]|: |\t)OutOfMemoryError\(\)(?![\w.])|^OutOfMemoryError\(\)"),
          printed=0.7, loud=True, unless=rf"{_GOES_ON}|Error: bad allocation\b", requested=_tried),
     # a library's exception in these words alone
     Rule("python-memory-error", "the host refused memory", 0.7,
