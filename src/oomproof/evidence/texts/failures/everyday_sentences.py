@@ -88,7 +88,7 @@ EVERYDAY = (
     Rule("assert", "an assertion failed", 0.9,
          Row("AssertionError", "AssertionError: shapes differ", r"^(?:\w+\.)*AssertionError\b")),
     Rule("assert", "an assertion in native code failed", 0.85,
-         Row("Assertion ", "python: ../src/foo.cpp:12: void f(): Assertion `x > 0' failed.", r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed"),
+         Row("Assertion ", "python: ../src/foo.cpp:12: void f(): Assertion `x > 0' failed.", r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed|^/\S{1,300}:\d+: Assertion '.{1,200}' failed"),
          Row("failed assertion ", "/src/mps.mm:12: failed assertion `buffer is not large enough'", r"\.mm:\d+: failed assertion [`']"),
          unless=r"thread: \[|malloc\.c"),
     Rule("interrupted", _OUTSIDE, 0.95,
@@ -117,7 +117,7 @@ EVERYDAY = (
     Rule("other-error", "the scheduler refused or ended the step", 0.4,
          Row(": error: ", "sbatch: error: Batch job submission failed: Invalid partition name specified", r"^(?:srun|sbatch|salloc|qsub): error: (?!.{0,80}\btasks? \d)"),
          kind="summary", only="printed"),
-    Rule("other-error", "the kernel of the machine itself gave up (panic)", 0.8,
+    Rule("machine-down", "the kernel of the machine itself gave up (panic)", 0.8,
          Row("panic", "panic(cpu 0 caller 0xffffff80): x", r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing"),
          only="printed"),
     # SageMaker's word for whatever happened in it

@@ -14,6 +14,7 @@ _TRIED = re.compile(
 _ARRAY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
 )
+_ARRAY_SIZE = re.compile(rf"nable to allocate {SIZE} for an array")
 _WIDTH = re.compile(
     r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$"
 )
@@ -31,6 +32,11 @@ def _tried(text: str) -> int | None:
         return None
     number = next((group for group in match.groups()[2:] if group), None)
     return int(number) if number else amount(match[1] or "", match[2] or "")
+
+
+def _array_told(text: str) -> int | None:
+    match = _ARRAY_SIZE.search(text)
+    return amount(match[1], match[2]) if match else None
 
 
 def _vector(text: str) -> int | None:
@@ -83,7 +89,9 @@ HOST_MEMORY = (
     Rule("python-memory-error", ".NET could not get memory from the system", 0.93,
          Row("System.OutOfMemoryException", "Unhandled exception. System.OutOfMemoryException: Exception of type 'System.OutOfMemoryException' was thrown.")),
     Rule("heap-limit", "node's heap was full", 0.95,
-         Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory")),
+         Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory",
+             other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
+         unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
          Row("OutOfMemoryError: ", "java.lang.OutOfMemoryError: Java heap space",
              r"OutOfMemoryError: (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory|Requested array size exceeds VM limit)",
@@ -101,7 +109,8 @@ HOST_MEMORY = (
          Row("_ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError"),
          Row("_exceptions.MemoryError", "numpy.core._exceptions.MemoryError", r"\bnumpy\.\w{0,8}core\._exceptions\.MemoryError"),
          Row("Unable to allocate ", "MemoryError: Unable to allocate 7.45 GiB for an array", rf"Unable to allocate {SIZE} for an array|Unable to allocate array with shape"),
-         refine=talk_if_quiet),
+         Row("nable to allocate ", "unable to allocate 4.00 GiB for an array shape (10, 207) and data type float", rf"^unable to allocate {SIZE} for an array", {"requested": 4 << 30}),
+         requested=_array_told, refine=talk_if_quiet),
     Rule("python-memory-error", "PyTorch could not allocate host memory", 0.95,
          Row("DefaultCPUAllocator: ", "RuntimeError: [enforce fail at alloc_cpu.cpp:83] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
              r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
