@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oomproof.evidence.texts import phase_frames
 from oomproof.evidence.texts.failures import Hit
@@ -131,9 +131,9 @@ class FailureChains:
             del self.last[index]
             self._last_hit, self._repeats = ("", ""), 0
 
-    def drop(self, number: int) -> None:
-        """What a line names did not happen here."""
-        self._chains[-1] = [finding for finding in self.last if finding.line != number]
+    def drop_lines(self, numbers: Collection[int]) -> None:
+        """What these lines name did not happen here."""
+        self._chains[-1] = [finding for finding in self.last if finding.line not in numbers]
 
     def take_back(self, number: int) -> None:
         """The program says that it caught the error above and skipped the batch."""

@@ -35,6 +35,9 @@ _CHANGE = re.compile(
     r"|implement|revert|merge|release|document|detect|free |clear|limit |add|fix|handl|avoid|prevent|support|allow|enabl|disabl|improv|better|auto\b|automatic|think about|gracefully|propagat|return |auto-|interpret|generate |reduc|temporar)"
     r"|\bfeature request\b|\bRFC\b|\bRFE\b|\bproposal\b|\brecovery?\b|\bhints? (?:on|for|about)\b"
 )
+_WANTS = re.compile(
+    r"(?ai)\W*(?:\[[^\]\n]{1,40}\] ?){0,3}(?:specify|clearer|better|improve|explain|document|mention|clarify|show|report|detect|warn|tell|allow|support|add|handle|avoid|prevent|distinguish|surface|expose|feature request)\b"
+)
 # Somebody changes a program: what the text names is what the change is about
 _PULL = re.compile(
     r"(?i)\bthis (?:PR|pull request|change|patch|commit|MR)\b|\bwhy are these changes needed\b|^Signed-off-by: |^```diff|^\W{0,5}(?:what does this PR do|changes made|test plan|motivation and context)\b"
@@ -291,6 +294,11 @@ def _account(lines: Lines) -> int:
             if ("kernel" in raw or _KERNEL_STAMP.match(raw)) and part.search(raw[:400]):
                 found.setdefault(index, number)
     return min(found.values()) if len(found) >= 4 else 0
+
+
+def is_request(title: str) -> bool:
+    """A title that wants a change: "Specify that exit code -9 is …", "Clearer log for …"."""
+    return _WANTS.match(title) is not None and not _tells(title)
 
 
 def _tells(title: str) -> bool:

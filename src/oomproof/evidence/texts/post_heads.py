@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from oomproof.evidence.texts.post_deaths import TITLE
+from oomproof.evidence.texts.post_deaths import TITLE, is_request
+from oomproof.evidence.texts.prose_parts import is_spoken
 
 Line = tuple[int, str]
 
@@ -27,6 +28,7 @@ _ASKED = re.compile(
 )
 _SUBJECT = re.compile(r"(?:title|subject): (?=\S)", re.IGNORECASE)
 _ABOVE, _BELOW = 12, 6  # lines
+_LINE = 1000  # characters
 # Somebody changes a program: what its title names is what the change is about
 _CHANGE = re.compile(
     r"· (?:pull request #|review(?: thread)? ·)|^(?:pull request|PR) #?\d|^```diff|^Signed-off-by: \S|^diff --git |^(?:Fixes|Closes|Resolves):? (?:#\d|https?://)",
@@ -57,8 +59,9 @@ def split_head(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[Line]]:
     return tuple(filter(None, head)), rest
 
 
+# "fix(x): …", "Fix the …", "Refine error message of …"
 _CONVENTIONAL = re.compile(
-    r"(?i)# (?:\[[^\]\n]{1,40}\]:? ?){0,3}(?:feat|fix|docs?|chore|refactor|tests?|perf|build|ci|style|revert)(?:\([^()\n]{1,40}\))?!?: \S"
+    r"(?i)# (?:\[[^\]\n]{1,40}\]:? ?){0,3}(?:feat|fix|docs?|chore|refactor|tests?|perf|build|ci|style|revert)(?:\([^()\n]{1,40}\))?!?: \S|# (?:\[[^\]\n]{1,40}\]:? ?){0,3}(?:fix(?:e[sd])?|refine|clarify|document|refactor|bump|revert|backport|reword) (?!me\b|this\b|it\b|please\b)\w"
 )
 
 
@@ -67,3 +70,13 @@ def is_change(head: Iterable[str], lines: Collection[Line]) -> bool:
     title = next(iter(lines), (0, ""))[1]
     text = "\n".join((*head, *(raw[:200] for _, raw in lines)))
     return _CONVENTIONAL.match(title[:200]) is not None or _CHANGE.search(text) is not None
+
+
+def spoken_lines(lines: Iterable[Line]) -> set[int]:
+    """Of a change: its title and what people say of it, which names deaths without having one."""
+    return {number for number, raw in lines if raw.startswith(TITLE) or is_spoken(raw[:_LINE])}
+
+
+def asks(title: str) -> bool:
+    """A title that wants something changed, and reports nothing."""
+    return title.startswith(TITLE) and is_request(title[len(TITLE) :])

@@ -17,7 +17,7 @@ from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, cle
 from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import LogTail
 from oomproof.evidence.texts.manual_pages import explains
-from oomproof.evidence.texts.post_heads import is_change
+from oomproof.evidence.texts.post_heads import asks, is_change, spoken_lines
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.run_restarts import RestartWatch
@@ -89,8 +89,10 @@ class TrainingParser:
         if self._nan:
             log_end.loss_at_the_end(chains, tail)
         self.of_change = tail.whole and is_change(self.head, tail.recent)
-        if self.of_change and tail.title:
-            chains.drop(tail.title)
+        if self.of_change:
+            chains.drop_lines(spoken_lines(tail.recent))
+        elif tail.title and asks(tail.recent[0][1]):
+            chains.drop_lines({tail.title})
         log_end.told_in_a_sentence(chains, tail, self.of_change)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)

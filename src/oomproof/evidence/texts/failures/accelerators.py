@@ -14,7 +14,7 @@ from oomproof.records import replace
 
 _ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating",
             "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized", "memory space hbm", "out of memory",
-            "Failed to allocate", "not a failure")  # fmt: skip
+            "Failed to allocate", "not a failure", "BadAlloc")  # fmt: skip
 _MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
 _MEMORY = re.compile(
     r"[Oo]ut of memory|OOM|[Aa]llocat|OUT_OF_MEMORY|memory space|ran out of|Attempting to reserve|hbm"

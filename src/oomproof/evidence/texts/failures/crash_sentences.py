@@ -168,6 +168,7 @@ _BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|(?P<number>\d{1,2})\b)"
 EXITS = (
     Row("exitcode", "  exitcode  : -9 (pid: 4242)", r"exitcode\s{0,4}: *(?P<code>-?\d{1,3})\b", {"signal": 9, "pids": (4242,)}),
     Row("return code", "['python', 'train.py'] exits with return code = -9", r"return code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 9}),
+    Row("Return Code", "Step 3 Exits with Return Code = -6", r"Return Code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 6}),
     Row("EXIT CODE: ", "=   EXIT CODE: 9", r"^=? *EXIT CODE: (?P<number>\d{1,3})\b", {"signal": 9}),
     Row("non-zero code: ", "the process ended with non-zero code: 137", r"non-zero code: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", r"W&B process to finish\.\.\. \(failed (?P<code>\d{1,3})\b", {"signal": 9}),
