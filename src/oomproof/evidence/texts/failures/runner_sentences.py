@@ -15,7 +15,7 @@ RUNNERS = (
          kind="summary"),
     Rule("interrupted", "the runner or the cluster ended the job from outside", 0.85,
          Row("received a shutdown signal", "##[error]The runner has received a shutdown signal. This can happen when the runner service is stopped", r"\brunner has received a shutdown signal"),
-         Row("The operation was cancel", "##[error]The operation was canceled.", r"^(?:#{1,2}\[error\] ?|Error: )The operation was cancell?ed"),
+         Row("The operation was cancel", "##[error]The operation was canceled.", r"^(?:#\[error\] ?|Error: )?The operation was cancell?ed\.?$"),
          Row("longer than the maximum time of ", "The job running on agent Hosted Agent ran longer than the maximum time of 60 minutes.", r"\bran longer than the maximum time of \d"),
          Row("the maximum time limit", "The job exceeded the maximum time limit for jobs, and has been terminated.", r"[Jj]ob exceeded the maximum time limit"),
          Row("execution took longer than ", "ERROR: Job failed: execution took longer than 1h0m0s seconds", r"Job failed: execution took longer than"),
