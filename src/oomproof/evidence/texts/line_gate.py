@@ -26,7 +26,7 @@ GATE = shortest(
         ),
     ]
 )
-GATE_BEYOND_ASCII = (*GATE, *FOREIGN)
+GATE_BEYOND_ASCII = (*GATE, *FOREIGN, "❱")  # rich's mark of the line that failed
 # Worth a look only where something has failed already
 AFTER_A_FAILURE = (
     "kipping batch", "kipping the batch", "kipping this batch", "Root Cause", "FAILED", "raining ", "fit`", "train_runtime", "ompleted", "inished",

@@ -72,6 +72,8 @@ class LogTail:
             return phase
         if any(map(phases.GENERATED.search, below[:2])):
             return "generate"
+        if any(map(phases.NOT_LOADED.search, below[:_NODES])):
+            return "load"
         # a title stands above the log that it is about
         if (phase := self.loop_above(self.end if finding.line == self.title else finding.line)) != "unknown":
             return phase

@@ -225,9 +225,12 @@ _PROSE = re.compile(
 def sentences(lines: Lines) -> Iterator[tuple[int, str, bool]]:
     """(line, sentence, whether it is the title) of what people wrote, in order."""
     title = True
+    fenced = False
     for at, (number, raw) in enumerate(lines):
         line = unquoted(raw)
-        if not line.strip():
+        if line.startswith("```"):
+            fenced = not fenced and line.count("```") == 1
+        if fenced or not line.strip():
             continue
         text = clean(line[:_LINE]).text
         # "# OOM at validation", or the first line, alone in its paragraph

@@ -97,6 +97,7 @@ ABORTED = Rule(
     Row("uncaught ", "libc++abi: terminating due to uncaught exception of type std::runtime_error: x", r"terminating (?:due to|with) (?:an )?uncaught (?:foreign )?exception"),
     Row("OMP: Error #15", "OMP: Error #15: Initializing libiomp5.dylib, but found libomp.dylib already initialized."),
     Row("Check fail", "F tensorflow/core/framework/tensor.cc:12] Check failed: ptr", r"^F\d{4} .{0,120}Check failed|\bF (?:[\w./-]{1,160}:\d+\] )Check failed: |Check failure stack trace:"),
+    Row("Check fail", "[07:25:16] /build/src/gpu_hist.cu:582: Check failed: fmat.SingleColBlock() must have one block", r"\.(?:cc|cu|cpp|h|cuh):\d+: Check failed: "),
     Row("pure virtual method called", "pure virtual method called, Aborted"),
     facts=JobFacts(signal=6),
 )  # fmt: skip
