@@ -59,7 +59,6 @@ def test_of_a_log_nothing_is_above(first: str) -> None:
     [
         (("acme/net · pull request #9 · merged",), "# Something\n\nwords"),
         ((), "# Something\n\nlee · review thread · 2023-06-02\nwhy?"),
-        ((), "# Something\n\n```diff\n+x\n```"),
         ((), "# [core] fix(log): say that exit code 137 is SIGKILL"),
         ((), "# Refine the error message of a full GPU"),
         ((), "# Something\n\nFixes #41"),
@@ -72,6 +71,7 @@ def test_changes(head: tuple[str, ...], text: str) -> None:
 def test_a_report_is_no_change() -> None:
     assert not is_change((), numbered(POST))
     assert not is_change((), numbered("# Fix me: CUDA out of memory\n\nI get it in the first step."))
+    assert not is_change((), numbered("# Crash with this patch\n\n```diff\n+x\n```\nI get: Killed"))
 
 
 def test_what_is_said_of_a_change_did_not_happen(tmp_path: Path) -> None:

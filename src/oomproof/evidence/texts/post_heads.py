@@ -31,7 +31,7 @@ _ABOVE, _BELOW = 12, 6  # lines
 _LINE = 1000  # characters
 # Somebody changes a program: what its title names is what the change is about
 _CHANGE = re.compile(
-    r"· (?:pull request #|review(?: thread)? ·)|^(?:pull request|PR) #?\d|^```diff|^Signed-off-by: \S|^diff --git |^(?:Fixes|Closes|Resolves):? (?:#\d|https?://)",
+    r"· (?:pull request #|review(?: thread)? ·)|^(?:pull request|PR) #?\d|^Signed-off-by: \S|^diff --git |^(?:Fixes|Closes|Resolves):? (?:#\d|https?://)",
     re.IGNORECASE | re.MULTILINE,
 )
 

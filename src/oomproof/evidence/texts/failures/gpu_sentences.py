@@ -174,7 +174,6 @@ GPU_MEMORY = (
          Row("No available memory for the cache blocks", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
          Row("KV cache is needed", "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is needed, which is larger than the available KV cache memory (13.69 GiB).",
              _TOO_LONG, {"requested": 24 * _GIB, "free": round(13.69 * _GIB)}),
-         Row("that can be stored in KV cache", "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (12352)."),
          Row("Not enough memory to handle ", "RuntimeError: Not enough memory to handle 4096 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", r"Not enough memory to handle \d+ (?:prefill|total) tokens"),
          only="raised", fits=_of_a_gpu, gpu=_cache),
 )  # fmt: skip
