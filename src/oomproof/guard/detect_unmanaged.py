@@ -41,7 +41,7 @@ _MOST_DOUBLINGS = 6
 _BESIDE_RUNS, _ALONE = (2, 4, 6), (2, 4, 8)
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _TRY = "nobody is left who could free memory, after {}; it is paused again if it grows on"
-_STUCK = "nobody can go on, after {}; if it needs more than there is, the kernel ends one of them: end one yourself, or add swap"
+_STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
 Pauses = Mapping[JobKey, Done]
