@@ -28,6 +28,7 @@ from oomproof.diagnosis.prose_answer import Claim, second_opinion
 from oomproof.evidence.texts import prose_reader
 from oomproof.evidence.texts.manual_pages import explains
 from oomproof.evidence.texts.post_deaths import NAMES
+from oomproof.evidence.texts.post_heads import is_change, split_head
 from oomproof.evidence.texts.prose_parts import Lines, parts_of
 from oomproof.evidence.texts.prose_reader import Instance, Model, ProseReading, ToldCause, read_prose
 
@@ -64,7 +65,7 @@ def posts(folders: Iterable[str]) -> list[Post]:
         folder, _, group = name.partition("=")
         for path, truth in truths(Path(folder)):
             text = path.read_text(errors="replace")
-            lines = list(enumerate(text.splitlines(), 1))
+            _, lines = split_head(list(enumerate(text.splitlines(), 1)))
             if len(lines) <= LINES and "__" not in truth["file"]:
                 seen = ProseReading(
                     lines, parts_of(lines)
@@ -201,6 +202,8 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
             seen = reading(models, text)
             claim = Claim(cause, row["system"], row["figures"])
             opinion = None if explains(text.lines) else second_opinion(claim, seen)
+            if opinion is not None and opinion.cause not in GOOD and is_change((), text.lines):
+                opinion = None
             new = opinion.cause if opinion is not None else cause
             for total in (totals[group], totals["all"]):
                 total["texts"] += 1

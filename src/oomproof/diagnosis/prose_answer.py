@@ -9,6 +9,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.text_claims import claims_of_texts
 from oomproof.evidence.texts.finding import Finding, JobFacts
 from oomproof.evidence.texts.manual_pages import explains
+from oomproof.evidence.texts.post_deaths import TITLE, names_a_full_gpu
 from oomproof.evidence.texts.prose_reader import ToldCause, read_prose
 from oomproof.evidence.texts.text_case import TextCase
 from oomproof.records import replace
@@ -51,13 +52,23 @@ def second_look(case: TextCase) -> TextCase:
     opinion = second_opinion(claim, reading)
     if opinion is None:
         return case
+    if opinion.cause == _NO_DEATH and not case.of_change and _titled_by_it(case, cause):
+        return case
     if opinion.cause == _NO_DEATH:
         talk = tuple(
             replace(finding, job=replace(finding.job, kind="talk", role="noise")) for finding in findings
         )
         progress = replace(case.progress, at_end=False)
         return replace(case, system=(), training=talk, progress=progress, doubted=next(iter(same), None))
+    if case.of_change or any(finding.cause == _NO_DEATH for finding in case.system):
+        return case  # a change speaks of others' deaths, and the kernel says itself that it only waited
     return replace(case, training=(*case.training, _finding(case, opinion)))
+
+
+def _titled_by_it(case: TextCase, cause: str) -> bool:
+    """Nobody calls a post "CUDA out of memory" without having met it."""
+    title = case.lines[0][1]
+    return cause_of(cause).gpu and title.startswith(TITLE) and names_a_full_gpu(title[len(TITLE) :])
 
 
 def _has_figures(finding: Finding) -> bool:

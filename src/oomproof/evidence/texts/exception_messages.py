@@ -14,6 +14,7 @@ _LONGEST = 2400
 _KEPT = 3000
 _ENDS = (".", ":", "!", "?")
 _OTHERS = ("wandb:", "slurmstepd", "srun:", "terminate called", "Aborted")
+_NEXT_POST = re.compile(r".{1,60} · [\w ]{2,20} · \d{4}-\d\d-\d\d|\[turn \d+ by ")  # of a thread
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
     r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|^subprocess\.CalledProcessError: Command '(?!.{0,2900}(?:exit status|died with))|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
@@ -46,6 +47,7 @@ class Message:
             or stripped.startswith((*CHAINS, *_OTHERS))
             or line.level != ""
             or "%|" in stripped
+            or _NEXT_POST.match(stripped) is not None
         )
         return not stop and self.taken < _LINES and len(self.text) < _LONGEST
 

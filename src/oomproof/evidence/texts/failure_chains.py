@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oomproof.evidence.texts import phase_frames
 from oomproof.evidence.texts.failures import Hit
@@ -131,6 +131,10 @@ class FailureChains:
             del self.last[index]
             self._last_hit, self._repeats = ("", ""), 0
 
+    def drop_lines(self, numbers: Collection[int]) -> None:
+        """What these lines name did not happen here."""
+        self._chains[-1] = [finding for finding in self.last if finding.line not in numbers]
+
     def take_back(self, number: int) -> None:
         """The program says that it caught the error above and skipped the batch."""
         chain = self.last
@@ -190,7 +194,8 @@ class FailureChains:
         job = replace(
             finding.job, role="root", phase=self._phase_of_root(finding, chain), requested=requested
         )
-        return replace(finding, gpu=_with_neighbours(finding, chain), job=job)
+        titled = finding.line == self._tail.title
+        return replace(finding, gpu=_with_neighbours(finding, chain, titled), job=job)
 
     def _phase_of_root(self, finding: Finding, chain: Sequence[Finding]) -> str:
         phase = finding.job.phase
@@ -218,7 +223,7 @@ def _cut(finding: Finding) -> bool:
     return finding.job.heard in ("cut", "told")
 
 
-def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
+def _with_neighbours(finding: Finding, chain: Sequence[Finding], titled: bool) -> GpuNumbers | None:
     """The sentence that names the figures may be another line of the same failure: "out of memory", then
     "requested N bytes", then "N bytes free, M bytes total"."""
     told = [
@@ -227,6 +232,10 @@ def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers |
         if other_finding.cause == finding.cause and other_finding.gpu is not None
     ]
     gpu = finding.gpu
+    if titled and (
+        gpu is None or gpu.total is None
+    ):  # a title is cut short: the sentence that is whole tells all of it
+        gpu = next((numbers for numbers in told if numbers.requested and numbers.total), gpu)
     if gpu is None or gpu.requested is None:
         gpu = next((numbers for numbers in told if numbers.requested is not None), gpu)
     if gpu is None or gpu.total is None:

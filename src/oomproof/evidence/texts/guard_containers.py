@@ -39,7 +39,7 @@ class Containers(GuardReader):
     _EVICTED = re.compile(r"The node was low on resource: memory")
     _CODE = re.compile(
         r"""(?:[Ee]xit[ _]?[Cc]ode["']?\s*[:=]?\s*["']?|exited with (?:code|status) |exit (?:code|status) """
-        r"""|returned exit code |Exited \()137\b(?!\W{1,3}(?:means|indicates|denotes|usually)\b)"""
+        r"""|returned exit code |Exited \()137\b(?!/\d)(?!\W{1,3}(?:means|indicates|denotes|usually)\b)"""
     )
 
     def feed(self, number: int, stamp: Stamped) -> None:

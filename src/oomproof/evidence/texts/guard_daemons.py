@@ -33,6 +33,10 @@ class Earlyoom(GuardReader):
     )
     _OLD_NAMED = re.compile(r"Killing process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}), badness")
 
+    _NOT_SENT = re.compile(
+        r"dryrun|kill failed: (?!Timer expired)"
+    )  # who does not end in time was sent it all the same
+
     def __init__(self, source: str) -> None:
         super().__init__(source)
         self._warned = -1000
@@ -54,7 +58,7 @@ class Earlyoom(GuardReader):
         elif last := self.last("earlyoom"):
             if "escalating to SIGKILL" in message:
                 self.amend(guard=replace(last.guard, signal="SIGTERM, then SIGKILL"))
-            elif ours and ("dryrun" in message or "kill failed: " in message) and number - last.line < 5:
+            elif ours and self._NOT_SENT.search(message) and number - last.line < 5:
                 self.found.pop()  # nothing was sent
 
     def _sent(self, number: int, stamp: Stamped, match: re.Match[str], ours: bool) -> None:

@@ -127,7 +127,9 @@ class KernelParser:
         self._direction(stamp)
         if not stamp.bare:
             self._key = (stamp.host, stamp.caller)
-        if "illed process " in message and (kill := read_killed(number, stamp, message)):
+        if ("illed process " in message or "emory: Process " in message) and (
+            kill := read_killed(number, stamp, message)
+        ):
             self._hold("killed", number, stamp, message, whole=_KILLED_WHOLE.search(message) is not None)
             if self._open is None:
                 self._killed(kill)

@@ -12,7 +12,10 @@ from oomproof.evidence.texts.task_jobs import jobs_of
 from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
-_KILLED = re.compile(r"[Kk]illed process (?P<pid>\d{1,10})(?:,? ?UID:? ?\d+,)?[ ,]*")
+# a page that was translated and back says "Process stopped 4242 (python)"
+_KILLED = re.compile(
+    r"(?:[Kk]illed process|(?<=ut of memory: )Process (?:stopped|killed|terminated)) (?P<pid>\d{1,10})(?:,? ?UID:? ?\d+,)?[ ,]*"
+)
 _NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]? (?=\()")
 _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
@@ -27,7 +30,7 @@ _WHY = re.compile(
 _ANNOUNCED = re.compile(r"[Kk]ill process (?P<pid>\d{1,10}) \((?P<name>.{0,64})\) score ")
 _CONSTRAINT = re.compile(r"constraint=CONSTRAINT_(?P<constraint>\w+)")
 # people who copy the line by hand put blanks behind its commas
-_TASK = re.compile(r"\btask=(?P<name>.{0,64}), ?pid=(?P<pid>\d{1,10})(?:, ?uid=|$)")
+_TASK = re.compile(r"\btask=(?P<name>.{0,64}), ?pid= ?(?P<pid>\d{1,10}) ?(?:, ?\w{1,12}=|$)")
 _OOM_MEMCG = re.compile(r"oom_memcg=(?P<path>.+?)(?:, ?task_memcg=|, ?task=|$)")
 _TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:, ?task=|$)")
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")

@@ -17,14 +17,16 @@ _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way,
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
     r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S| \*{3})|(std(?:err|out))(?: [FP] |: )|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
-    r"|\((raylet)[^)]{0,60}\) ?|\[(?:\d+,)?(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
+    r"|\((raylet)[^)]{0,60}\) ?|\[(?:\d+,)?(\d+)\]<std(?:err|out)>: ?|(?!(?:TRACE|DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)([\w.-]{1,40}) +\| "
 )
 _LEVEL = (
     r"(?P<{0}>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|Debug|Info|Warning|Error|[EWIF](?=\d{{4}} |\]| ))"
 )
 _STAMP = re.compile(
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?-|:| \|)? ?"
-    r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?"
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? [A-Z][\w ]{0,16}\] ?"
+    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ,_]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?-|:| \|)? ?"
+    r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?:\| )?"
+    r"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?: ?-)? ?|\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d \w{2,5}\] (?:\{[^{}\n]{1,60}\} )?|##\[(?:error|warning|debug|notice)\]"
     r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
     r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?\d{4}[: ]? ?"
@@ -39,14 +41,14 @@ _LOGGED = re.compile(
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
 _LOGGED_AT = re.compile(
     _LEVEL.format("a")
-    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
+    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\s+(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]{0,10}Z )|\s+(?:[a-z][a-z\d_-]{2,40}: ){1,3}(?=[A-Za-z_.]{3,60}(?:Error|Exception|Interrupt)\b)|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(
     r'\s{0,80}(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s{0,20}"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$'
 )
 _RULES = re.compile(
-    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
+    r"^(?:> )+|^#{1,4} (?=\S)|^ {0,3}[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
 )
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(

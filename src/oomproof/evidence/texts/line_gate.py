@@ -13,7 +13,7 @@ _STEMS = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
     "CANCEL", "ailed", "NCCL", "OOM", "space left", "erminat", "exit", "died", "crash", "Ctrl", "^C", "code = ", "Killing sub",
     "non-zero", "Exit", "EXIT", "corrupt", "not found", "open file", "panic", "sconnected", "Assert", "Crashed", "RUNNING AT ",
-    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", *PLAIN,
+    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", "xhausted", "EXHAUSTED", *PLAIN,
 )  # fmt: skip
 GATE = shortest(
     [
@@ -26,7 +26,7 @@ GATE = shortest(
         ),
     ]
 )
-GATE_BEYOND_ASCII = (*GATE, *FOREIGN)
+GATE_BEYOND_ASCII = (*GATE, *FOREIGN, "❱")  # rich's mark of the line that failed
 # Worth a look only where something has failed already
 AFTER_A_FAILURE = (
     "kipping batch", "kipping the batch", "kipping this batch", "Root Cause", "FAILED", "raining ", "fit`", "train_runtime", "ompleted", "inished",

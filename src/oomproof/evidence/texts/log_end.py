@@ -27,6 +27,9 @@ _COMPLAINT = re.compile(
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
 )
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
+_RAISES = re.compile(
+    r"^raise (?:\w+\.){0,6}(?P<type>[A-Z]\w{2,60}(?:Error|Exception))\((?:[fr]?['\"](?P<message>[^'\"\n]{8,160}))?"
+)
 _CUT = JobFacts(heard="cut")
 
 
@@ -45,12 +48,17 @@ def cut_tracebacks(
             if tail.signs.last.line <= writer.begun:
                 chains.mark()  # what the run did before it does not mean that it went on after it
             spoken = "tensorflow" if "tensorflow/" in raised.files else library
-            chains.add(writer.begun, HEADER, _cut(writer.named, spoken), tag, raised)
+            code = frames[-1][2] if frames else ""
+            chains.add(writer.begun, HEADER, _cut(writer.named, spoken, code), tag, raised)
 
 
-def _cut(named: str, library: str) -> Hit:
-    """Of a traceback whose end is missing, IPython's first line still names the exception."""
-    hit = recognise(FailureText(named, named, "", "", library)) if named else None
+def _cut(named: str, library: str, code: str = "") -> Hit:
+    """Of a traceback whose end is missing, IPython's first line still names the exception, or its last line of code raises it."""
+    message = named
+    if not named and (written := _RAISES.match(code)):
+        named = written["type"]
+        message = f"{named}: {written['message']}" if written["message"] else named
+    hit = recognise(FailureText(message, named, "", "", library)) if named else None
     if hit is not None and hit.kind == "failure":
         return replace(hit, strength=min(hit.strength, 0.6), facts=replace(hit.facts, heard="cut"))
     says = f"{named}, whose message is cut off" if named else "a traceback that is cut before its exception"
@@ -98,13 +106,13 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             return
 
 
-def told_in_a_sentence(chains: FailureChains, tail: LogTail) -> None:
+def told_in_a_sentence(chains: FailureChains, tail: LogTail, of_change: bool) -> None:
     """No program's words say what it was, or a paste cut them off: what its author says of it."""
     if not tail.whole or any(not _says_nothing(finding) for finding in chains.last):
         return
     from oomproof.evidence.texts.post_deaths import told_death  # few texts need its tables
 
-    told = told_death(tail.recent)
+    told = told_death(tail.recent, of_change)
     if told is not None:
         number, sentence, name = told
         chains.add(number, sentence, Hit(name.cause, name.says, 0.45, facts=JobFacts(heard="told")))

@@ -35,11 +35,12 @@ class LogTail:
     recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=200))
     signs: signs.ProgressTracker = field(default_factory=signs.ProgressTracker)
     script_phase: str = "unknown"
+    first: int = 1  # number of the first line that counts
 
     @property
     def whole(self) -> bool:
         """Whether ``recent`` is all of the text: a post, not a log."""
-        return bool(self.recent) and self.recent[0][0] <= 1
+        return bool(self.recent) and self.recent[0][0] <= self.first
 
     @property
     def title(self) -> int:
@@ -71,6 +72,8 @@ class LogTail:
             return phase
         if any(map(phases.GENERATED.search, below[:2])):
             return "generate"
+        if any(map(phases.NOT_LOADED.search, below[:_NODES])):
+            return "load"
         # a title stands above the log that it is about
         if (phase := self.loop_above(self.end if finding.line == self.title else finding.line)) != "unknown":
             return phase

@@ -41,10 +41,12 @@ _FILES = (  # where the file says it, whatever the function
     ("generate", re.compile(r"diffusers/pipelines/"), re.compile(r"^__call__$")),
     ("generate", re.compile(r"(?:samplers?|sampling|ddim|ddpm|k_diffusion\S{0,40})\.py$"), re.compile(r"sampl")),
     ("load", re.compile(r"keras/applications/|/torchvision/models/|/timm/models/"), re.compile(r"^[A-Z]\w*$|^_?(?:create|build|make)_|^_(?:resnet|vgg|densenet|efficientnet)$")),
-    ("generate", re.compile(r"vllm/|sglang/"), re.compile(r"^execute_model$|^forward_(?:batch_generation|extend|decode)$")),
+    ("generate", re.compile(r"vllm/|sglang/"), re.compile(r"^execute_model$|^forward_(?:batch_generation|extend|decode)$|^event_loop_\w+$|^get_next_batch_to_run$|^prepare_for_(?:extend|decode)$")),
 )  # fmt: skip
 # An engine tries its model out before it serves: the frames inside look like serving
-_TRIES = re.compile(r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model)$")
+_TRIES = re.compile(
+    r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model|_?initialize_kv_caches?|get_kv_cache_configs?|_?check_enough_kv_cache_memory|init_worker|init_device)$"
+)
 _WARMS = re.compile(r"_*warm_?up$")
 _SERVES = re.compile(r"-packages/gradio/|/comfy(?:ui)?/", re.IGNORECASE)
 _NEAR = 3  # frames

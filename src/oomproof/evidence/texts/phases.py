@@ -39,6 +39,11 @@ GENERATED = re.compile(
 )  # what a server says once it has answered, or failed to
 
 
+NOT_LOADED = re.compile(
+    r"\bfailed to load model\b|\berror loading model\b|\bmodel loading error\b"
+)  # what a server says below it
+
+
 def of_words(name: str) -> str:
     """The phase in a function's name, or in a description with "_" for its blanks; "" where it shows none."""
     if not name.islower():
@@ -155,7 +160,7 @@ _ROUNDS = (
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
     ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
-    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_tensors|^load_tensors: |^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command

@@ -23,7 +23,7 @@ class ToldPhase(NamedTuple):
 _THING = r"(?![ -]?(?:sets?|splits?|data|datasets?|size|loss|samples?|scripts? of)\b)(?!\.(?:sh|py|ipynb)\b|[_/-]\w)"
 # Where several fit, the part of a training wins over the training
 WHEN = (
-    ToldPhase("save", r"(?:saving|save[sd]?(?! (?:\w+ )?(?:memory|v?ram|space|time))|dumping|writing (?:the |a )?checkpoint|checkpointing|exporting)", re.compile(
+    ToldPhase("save", r"(?:saving|save[sd]?(?! as\b| (?:\w+ )?(?:memory|v?ram|space|time))|dumping|writing (?:the |a )?checkpoint|checkpointing|exporting)", re.compile(
         r"(?ai)\b(?:not|cannot|can't|(?:how|unable|fails?|failed|trying|try) to) save\b|\b(?:model|trainer)\.save\w*\b|\bsave_(?:pretrained|checkpoint|model|state)\b|保存"),
         "Every time I train a model it crashes when saving the checkpoint"),
     ToldPhase("eval", rf"(?:(?:predict(?:ing|ions?|s)?|(?<!cross )(?<!cross-)validat(?:ion|ing|e|es)|evaluat(?:ion|ing|e|es|ed)|evalu?ation|evalution|testing|inferenc(?:e|ing)|infer|inferring|compute_metrics|computing (?:the )?(?:\w+ )?(?:metrics?|scores?)|(?:test|eval|val)(?: time| phase| step| set|ing)?){_THING})", re.compile(
@@ -38,11 +38,11 @@ WHEN = (
     ToldPhase("train", rf"(?:(?:train(?:ing)?|fine-?tun(?:e|ing)|back-?prop\w*|epochs? \d+|\d{{1,4}}(?:st|nd|rd|th) epoch|(?:first|second|last) epoch|re-?training|pre-?training|learning){_THING})", re.compile(
         r"(?ai)\bto (?:the )?(?:\w+ )?epoch\b|\b(?:hours?|days?|minutes?) of training\b|\btraining loss\b|\bloss\.backward\b|\btrainer\.(?:train|fit)\b|\bfit(?:_\w{1,20})?\(|\bfit (?:method|function)\b|\btraining mode\b|\d ?% of (?:the )?training\b|\bcompare_models\b|\bI(?:'m| am| was) training\b|\bwhen(?:ever)? (?:I|we|you) (?:\w+ )?train(?:ed)?\b(?!\.\w)|\bI train\b.{0,60}\bbut I (?:meet|met|get|got)\b"
         r"|\bback-?propagat\w+|\btraining process\b|\b(?:the|my|a) training code\b|\b(?:after|for|about|first|exceeds?|around|than) (?:about |the first |\w+ing )?(?:\d+k?|some|several|multiple|few|a few) ?(?:successful )?(?:epochs?|iters?|iterations?|steps?|batch(?:es)?)\b|\bafter (?:the )?(?:initial|first|second|last|each|every|\d+) epochs?\b"
-        r"|\bworker\.train\b|\b(?:required|needed|enough|requirements?|consumption|usage|memory|GPUs?) (?:to|for|of|in) (?:the )?(?:pre-?)?train(?:ing)?\b|训练"),
+        r"|\bworker\.train\b|\bafter training for\b|\d ?(?:steps?|epochs?|iters?|iterations?|步|轮)(?:之?后|时)|\b(?:required|needed|enough|requirements?|consumption|usage|memory|GPUs?) (?:to|for|of|in) (?:the )?(?:pre-?)?train(?:ing)?\b|训练"),
         "when the code runs to epoch 2, loss.backward() shows the error"),
 )  # fmt: skip
 _SOME = r"(?:[\w.'’`-]{1,16}[ `]{1,2}){0,4}?`?"
-_WRONG = r"(?:out of memory|OOM\w*|errors?|\w{2,12}Error|killed|crash\w*|fail\w*|memory|stuck|hangs?|faults?|segfaults?|nan|problems?|issues?|troubles?|exception)"
+_WRONG = r"(?:out of memory|OOM\w*|errors?|\w{2,12}Error|killed|crash\w*|fail\w*|memory|stuck|hangs?|faults?|segfaults?|nan|problems?|issues?|questions?|troubles?|exception)"
 _NAMED = "|".join(f"(?P<{when.phase}>{when.words})" for when in WHEN)
 _CONTEXTS = (  # in the order of what they tell
     rf"\b(?:when(?:ever)?|while|durr?ing|at|in|on|upon|once|as soon as|the moment)\b[ `'\"]{_SOME}(?:{_NAMED})\b",

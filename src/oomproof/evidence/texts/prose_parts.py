@@ -16,7 +16,7 @@ _PROGRAM = re.compile(
 )
 # Above each comment of a thread, as pages and search engines write it: no word of the person's
 _AUTHOR_LINE = re.compile(
-    r"^.{1,60} · [\w ]+ · \d{4}-\d\d-\d\d.*$|^\S+ (?:commented|reviewed|opened)\b.{0,40}$"
+    r"^.{1,60} · [\w ]+ · \d{4}-\d\d-\d\d.*$|^\S+ (?:commented|reviewed|opened)\b.{0,40}$|^\[turn \d+ by [^\]\n]{1,80}\]$"
 )
 _ADDRESS = re.compile(r"https?://\S+")
 _SENTENCES = re.compile(r"(?<=[.!?。])\s+")

@@ -77,7 +77,7 @@ _INTRODUCES = re.compile(
 
 
 class Examples:
-    """Fenced blocks below a sentence that says they are examples: what they show did not happen."""
+    """Fenced blocks below a sentence that says they are examples, or that are a diff: what they show did not happen."""
 
     __slots__ = ("_fenced", "_next")
 
@@ -87,7 +87,8 @@ class Examples:
 
     def inside(self, line: str) -> bool:
         if line.startswith("```"):
-            self._fenced, self._next = self._next and not self._fenced, False
+            example = self._next or line.startswith("```diff")
+            self._fenced, self._next = example and not self._fenced, False
             return False
         if self._fenced:
             return True

@@ -22,6 +22,7 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.post_heads import split_head
 from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
@@ -45,6 +46,7 @@ class TextCase:
     log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
     lines: tuple[tuple[int, str], ...] = ()  # all of a single short text, which may be a post
     doubted: Finding | None = None  # what the text names, and does not report
+    of_change: bool = False  # the single text is a change that somebody proposes
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
@@ -99,7 +101,12 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             lines = Ordered(raw)
             true = lines.true
             examples = Examples()
-            for batch in _batches(lines):
+            for index, batch in enumerate(_batches(lines)):
+                if index == 0:
+                    head, batch = split_head(batch)
+                    job.begin(head, batch[0][0] if batch else 1)
+                if not batch:
+                    continue
                 batch = [(number, "" if examples.inside(line) else line) for number, line in batch]
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
@@ -145,6 +152,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         tuple(system_logs),
         frozenset(beliefs),
         lines=whole[0] if len(whole) == 1 else (),
+        of_change=len(whole) == 1 and job.of_change,
     )
 
 

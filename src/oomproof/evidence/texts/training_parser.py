@@ -17,6 +17,7 @@ from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, cle
 from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import LogTail
 from oomproof.evidence.texts.manual_pages import explains
+from oomproof.evidence.texts.post_heads import asks, is_change, spoken_lines
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.run_restarts import RestartWatch
@@ -51,6 +52,8 @@ class TrainingParser:
         self.progress = Progress()
         self.end = ""
         self.explains = False  # a manual, which names failures that did not happen here
+        self.head: tuple[str, ...] = ()  # what a page prints above a post's title
+        self.of_change = False
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
@@ -67,6 +70,11 @@ class TrainingParser:
 
     # -- in -------------------------------------------------------------------------------------------
 
+    def begin(self, head: tuple[str, ...], first: int) -> None:
+        """The text is a post whose title stands at line ``first``, below a page's ``head``."""
+        self.head = head
+        self._tail.first = first
+
     def feed(self, number: int, line: str) -> None:
         self._block.append((number, line))
         self._size += len(line)
@@ -80,7 +88,12 @@ class TrainingParser:
         log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
         if self._nan:
             log_end.loss_at_the_end(chains, tail)
-        log_end.told_in_a_sentence(chains, tail)
+        self.of_change = tail.whole and is_change(self.head, tail.recent)
+        if self.of_change:
+            chains.drop_lines(spoken_lines(tail.recent))
+        elif tail.title and asks(tail.recent[0][1]):
+            chains.drop_lines({tail.title})
+        log_end.told_in_a_sentence(chains, tail, self.of_change)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)
         self.explains = tail.whole and explains(tail.recent)

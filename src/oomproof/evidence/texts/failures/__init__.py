@@ -9,9 +9,11 @@ from oomproof.evidence.texts.failures.everyday_sentences import EVERYDAY, NOT_A_
 from oomproof.evidence.texts.failures.gpu_sentences import GPU_FAULTS, GPU_LIBRARIES, GPU_MEMORY
 from oomproof.evidence.texts.failures.host_sentences import HOST_MEMORY
 from oomproof.evidence.texts.failures.loader_sentences import LOADER
+from oomproof.evidence.texts.failures.program_memory import PROGRAM_MEMORY
 from oomproof.evidence.texts.failures.rank_sentences import RANKS
 from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
 from oomproof.evidence.texts.failures.rules import CodeRule, Rule
+from oomproof.evidence.texts.failures.runner_sentences import RUNNERS
 from oomproof.evidence.texts.failures.scheduler_sentences import SCHEDULERS, TRIALS
 from oomproof.evidence.texts.failures.signals import SIGNALS
 
@@ -22,8 +24,8 @@ __all__ = ["RULES", "FailureText", "Hit", "recognise"]
 # memory only after the known sentences. Signals late: "exit code" is in
 # many a line that says more. What an exception's type alone says comes last, in the everyday ends.
 RULES: tuple[Rule | CodeRule, ...] = (
-    *SCHEDULERS, *LOADER, *GPU_FAULTS, *GPU_MEMORY, *ACCELERATORS, *GPU_LIBRARIES, *HOST_MEMORY, *ANY_MEMORY, *RANKS,
-    *NOT_A_NUMBER, *CRASH_REPORTS, *EVERYDAY, *SIGNALS, *TRIALS,
+    *SCHEDULERS, *LOADER, *GPU_FAULTS, *GPU_MEMORY, *ACCELERATORS, *GPU_LIBRARIES, *HOST_MEMORY, *PROGRAM_MEMORY, *ANY_MEMORY, *RANKS,
+    *NOT_A_NUMBER, *CRASH_REPORTS, *RUNNERS, *EVERYDAY, *SIGNALS, *TRIALS,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from oomproof.records import replace
 
 _ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating",
             "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized", "memory space hbm", "out of memory",
-            "Failed to allocate", "not a failure")  # fmt: skip
+            "Failed to allocate", "not a failure", "BadAlloc")  # fmt: skip
 _MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
 _MEMORY = re.compile(
     r"[Oo]ut of memory|OOM|[Aa]llocat|OUT_OF_MEMORY|memory space|ran out of|Attempting to reserve|hbm"
@@ -29,7 +29,9 @@ _BYTES = re.compile(
     r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"
 )
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
-_SHORT = re.compile(r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b")  # of a TPU
+_SHORT = re.compile(  # of a TPU
+    r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b(?:[^\n]{0,80}There are (?P<free>\d[\d.]*)(?P<unit>[KMGT]) free)?"
+)
 _WIDTHS = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1, "uint8": 1, "int8": 1, "complex64": 8}  # fmt: skip
 _TENSOR = re.compile(
     rf"tensor (?:with|of) shape ?\[(?P<shape>\d{{1,12}}(?:,\d{{1,12}}){{0,9}})\] and type (?P<type>{'|'.join(_WIDTHS)})\b"
@@ -123,7 +125,8 @@ def _asked(text: str) -> GpuNumbers | None:
     if match := _SIZED.search(text):
         return GpuNumbers(requested=amount(match[1], match[2]))
     if match := _SHORT.search(text):
-        return GpuNumbers(requested=amount(match[1], f"{match[2]}B"))
+        free = amount(match["free"], f"{match['unit']}B") if match["free"] else None
+        return GpuNumbers(requested=amount(match[1], f"{match[2]}B"), free=free)
     if match := _TENSOR.search(text):
         return GpuNumbers(requested=prod(map(int, match["shape"].split(","))) * _WIDTHS[match["type"]])
     if match := _HBM.search(text):

@@ -97,6 +97,7 @@ ABORTED = Rule(
     Row("uncaught ", "libc++abi: terminating due to uncaught exception of type std::runtime_error: x", r"terminating (?:due to|with) (?:an )?uncaught (?:foreign )?exception"),
     Row("OMP: Error #15", "OMP: Error #15: Initializing libiomp5.dylib, but found libomp.dylib already initialized."),
     Row("Check fail", "F tensorflow/core/framework/tensor.cc:12] Check failed: ptr", r"^F\d{4} .{0,120}Check failed|\bF (?:[\w./-]{1,160}:\d+\] )Check failed: |Check failure stack trace:"),
+    Row("Check fail", "[07:25:16] /build/src/gpu_hist.cu:582: Check failed: fmat.SingleColBlock() must have one block", r"\.(?:cc|cu|cpp|h|cuh):\d+: Check failed: "),
     Row("pure virtual method called", "pure virtual method called, Aborted"),
     facts=JobFacts(signal=6),
 )  # fmt: skip
@@ -129,12 +130,20 @@ VANISHED = Rule(
     Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
     Row("process_executor.Termin", "joblib.externals.loky.process_executor.TerminatedWorkerError: x"),
     Row("TerminatedWorkerError", "TerminatedWorkerError", r"TerminatedWorkerError$"),
+    Row("Lost executor ", "15/10/26 16:13:40 ERROR YarnClusterScheduler: Lost executor 4 on node17: remote Rpc client disassociated", r"\bLost executor \d+ on \S+: \S"),  # Spark
     Row("was OOM", "The worker was OOM-killed", r"(?<!\ba pod )(?<!\ba job )(?<!\ba container )(?<!\ba process )was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
         other="My run was OOM-killed yesterday, today it went through"),
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),
     Row("Killed signal terminated program", "g++: fatal error: Killed signal terminated program cc1plus"),
     loud=True, pids=pids_in, refine=_named_signal,
+)  # fmt: skip
+# a raylet's or a worker's end, with a list of what it may have been
+MAY_BE = Rule(
+    "killed-unknown", "a process of Ray ended, and nothing says who ended it", 0.5,
+    Row("Termination is unexpected", "WARNING worker.py:1851 -- Raylet is terminated: ip=10.0.0.1, id=abc. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user or system OOM killer",
+        r"Raylet is terminated\b[^\n]{0,200}Termination is unexpected"),
+    kind="summary", pids=pids_in,
 )  # fmt: skip
 NANNY = Rule(
     "killed-unknown", "a worker of dask was killed, and its nanny does not know by whom", 0.45,
@@ -160,11 +169,15 @@ _BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|(?P<number>\d{1,2})\b)"
 EXITS = (
     Row("exitcode", "  exitcode  : -9 (pid: 4242)", r"exitcode\s{0,4}: *(?P<code>-?\d{1,3})\b", {"signal": 9, "pids": (4242,)}),
     Row("return code", "['python', 'train.py'] exits with return code = -9", r"return code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 9}),
+    Row("Return Code", "Step 3 Exits with Return Code = -6", r"Return Code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 6}),
     Row("EXIT CODE: ", "=   EXIT CODE: 9", r"^=? *EXIT CODE: (?P<number>\d{1,3})\b", {"signal": 9}),
     Row("non-zero code: ", "the process ended with non-zero code: 137", r"non-zero code: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", r"W&B process to finish\.\.\. \(failed (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("xit", "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
-        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>-?\d{1,3})\b", {"signal": 9}),
+        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus(?: code)?)[ :='\"]*(?P<code>-?\d{1,3})\b(?!/\d)", {"signal": 9}),
+    Row("Exit code is ", "Container killed on request. Exit code is 137", r"Exit code is (?P<code>\d{1,3})\b", {"signal": 9}),
+    Row("errno 1", "npm ERR! errno 137", r"^npm (?:ERR!|error) errno (?P<code>1[345]\d)\b", {"signal": 9}),
+    Row("OS return value: ", "== Error ==  system call finished abnormally, OS return value: -9", r"OS return value: (?P<code>-?\d{1,3})\b", {"signal": 9}),
     Row("in Docker Container: ", "command terminated with non-zero exit code: Error executing in Docker Container: 137",
         r"Error executing in Docker Container: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("non-zero status of ", "The replica exited with a non-zero status of 139.", r"non-zero status of (?P<code>\d{1,3})\b", {"signal": 11}),

@@ -32,6 +32,9 @@ GPU_FAULTS = (
          Row("ncorrectable ECC error", "RuntimeError: CUDA error: uncorrectable ECC error encountered", r"[Uu]ncorrectable ECC error"),
          Row("Unable to determine the device handle for", "Unable to determine the device handle for GPU0: 0000:3B:00.0: Unknown Error"),
          loud=True, unless="Xid"),
+    Rule("other-error", "a call to the GPU failed; what it was stands above it", 0.4,
+         Row("c10_cuda_check_implementation", "Exception raised from c10_cuda_check_implementation at CUDAException.cpp:43 (most recent call first):", r"^Exception raised from c10_cuda_check_implementation"),
+         only="printed"),
     Rule("other-error", "a call to the GPU failed", 0.5,
          Row("rror: ", "CUDA error: invalid device ordinal", r"^(?:CUDA|HIP) [Ee]rror: (?!.{0,80}(?:out of memory|illegal|misaligned|assert))\w+ \w+"),
          only="printed", loud=True),
@@ -39,6 +42,7 @@ GPU_FAULTS = (
          Row("illegal memory access", "RuntimeError: CUDA error: an illegal memory access was encountered"),
          Row("CUDA_ERROR_ILLEGAL_ADDRESS", "RuntimeError: CUDA_ERROR_ILLEGAL_ADDRESS"),
          Row("ErrorIllegalAddress", "RuntimeError: cudaErrorIllegalAddress", r"(?:cuda|hip)ErrorIllegalAddress"),
+         Row("HSA_STATUS_ERROR_MEMORY_", "Queue 0x7f aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)"),
          Row("misaligned address", "RuntimeError: CUDA error: misaligned address"),
          Row("an illegal instruction was encountered", "RuntimeError: CUDA error: an illegal instruction was encountered"),
          Row("Memory access fault by GPU", "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x7f. Reason: Page not present"),
@@ -88,6 +92,16 @@ def _startup(text: str) -> GpuNumbers | None:
     )
 
 
+_TOO_LONG = rf"\({SIZE} KV cache is needed, which is larger than the available KV cache memory \({SIZE}\)"
+
+
+def _cache(text: str) -> GpuNumbers | None:
+    match = re.search(_TOO_LONG, text)
+    return (
+        GpuNumbers(requested=amount(match[1], match[2]), free=amount(match[3], match[4])) if match else None
+    )
+
+
 GPU_MEMORY = (
     Rule("cuda-oom", "PyTorch's allocator warns that the GPU is full", 0.6,
          Row("memory allocation failed with OOM on device ", "[W CUDAAllocator.cpp:30] memory allocation failed with OOM on device 0 while trying to allocate 4096 bytes (free: 512, total: 8192)",
@@ -129,6 +143,9 @@ GPU_MEMORY = (
              r"Requested amount of GPU memory \(\d+ bytes\) could not be allocated", {"requested": 4096}),
          Row("UR_RESULT_ERROR_OUT_OF_", "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)"),
          Row("out_of_memory: CUDA error", "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: device_memory_resource.hpp"),
+         Row("rmm::out_of_memory", "RuntimeError: rmm::out_of_memory: RMM failure at: pool_memory_resource.hpp: Maximum pool size exceeded"),
+         Row("MEM_OBJECT_ALLOCATION_FAILURE", "pyopencl._cl.MemoryError: clEnqueueNDRangeKernel failed: MEM_OBJECT_ALLOCATION_FAILURE"),
+         Row("System is out of GPU", "System is out of GPU and shared host memory", r"System is out of GPU (?:and shared host )?memory"),
          Row("Failed to CUDA ", "[ft] Failed to CUDA calloc 4096 bytes", r"Failed to CUDA (?:host )?[cm]?alloc"),
          Row("cudaSuccess", "F0501 10:00:00.123456 4242 x.cu:20] Check failed: error == cudaSuccess (2 vs. 0)", r"== ?cudaSuccess[^\n]{0,80}\(2 vs\.? 0\)"),
          Row(": out of memory", "/src/dmlc/src/engine.cu:56: out of memory", r"(?<![\w./-])[\w./-]{0,200}\.cuh?(?:\(\d+\)|:\d+): out of memory"),
@@ -155,7 +172,10 @@ GPU_MEMORY = (
     # vLLM: the weights leave no memory for it
     Rule("cuda-oom", "the model leaves no GPU memory for the KV cache", 0.6,
          Row("No available memory for the cache blocks", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
-         only="raised", fits=_of_a_gpu),
+         Row("KV cache is needed", "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is needed, which is larger than the available KV cache memory (13.69 GiB).",
+             _TOO_LONG, {"requested": 24 * _GIB, "free": round(13.69 * _GIB)}),
+         Row("Not enough memory to handle ", "RuntimeError: Not enough memory to handle 4096 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", r"Not enough memory to handle \d+ (?:prefill|total) tokens"),
+         only="raised", fits=_of_a_gpu, gpu=_cache),
 )  # fmt: skip
 
 _CARD = r"\bMemory usage: (?P<free>\d{1,16}) bytes free, (?P<total>\d{1,16}) bytes total"

@@ -1,21 +1,25 @@
-"""The host refused memory: NumPy, Python, PyTorch's CPU allocator, C++, Rust."""
+"""The host refused memory: NumPy, Python, PyTorch's CPU allocator, C++, Rust, Java, R."""
 
 from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.recogniser import FailureText
+from oomproof.evidence.texts.failures.recogniser import FailureText, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule, talk_if_quiet
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _TRIED = re.compile(
-    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes"
+    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes|failed to (?:map|allocate) (\d+) bytes|commit_memory\(0x[0-9a-f]+, (\d+),"
 )
 _ARRAY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
 )
+_ARRAY_SIZE = re.compile(rf"nable to allocate {SIZE} for an array")
 _WIDTH = re.compile(
     r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$"
+)
+_VECTOR = re.compile(
+    r"can(?: ?not|'t) allocate (?:an? |of )?vector of size (\d[\d.]{0,12}) ?([KMGT])i?[Bb]\b"
 )
 _GPU = r"cudaError|CUDA|rmm|out_of_memory"
 # a library that says so and goes on: "Could not lock memory - continuing anyway: Cannot allocate memory"
@@ -28,6 +32,16 @@ def _tried(text: str) -> int | None:
         return None
     number = next((group for group in match.groups()[2:] if group), None)
     return int(number) if number else amount(match[1] or "", match[2] or "")
+
+
+def _array_told(text: str) -> int | None:
+    match = _ARRAY_SIZE.search(text)
+    return amount(match[1], match[2]) if match else None
+
+
+def _vector(text: str) -> int | None:
+    match = _VECTOR.search(text)
+    return amount(match[1], f"{match[2]}B") if match else None
 
 
 def _array(text: str) -> int | None:
@@ -57,10 +71,27 @@ def _ended_by_it(said: FailureText, match: re.Match[str]) -> bool:
 
 
 HOST_MEMORY = (
+    # not its heap: the machine, or a limit around it, had no more to give
+    Rule("python-memory-error", "Java could not get memory from the system", 0.93,
+         Row("Native memory allocation (", "# Native memory allocation (mmap) failed to map 4096 bytes for committing reserved memory.",
+             r"Native memory allocation \(\w+\) failed to (?:map|allocate) \d+ bytes", {"requested": 4096}),
+         Row("os::commit_memory(", "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory(0x00007f4a6c2b2000, 4096, 0) failed; error='Cannot allocate memory' (errno=12)",
+             r"os::commit_memory\(0x[0-9a-f]+, \d+, \d\) failed", {"requested": 4096}),
+         Row("insufficient memory for the Java Runtime Environment", "# There is insufficient memory for the Java Runtime Environment to continue."),
+         Row("unable to create", "java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory or process/resource limits reached",
+             r"OutOfMemoryError: unable to create (?:new )?native thread"),
+         Row("Could not reserve enough space for ", "Could not reserve enough space for 2097152KB object heap", r"Could not reserve enough space for (?:\d+KB )?object heap"),
+         Row("Could not allocate metaspace: ", "Could not allocate metaspace: 1073741824 bytes", r"Could not allocate metaspace: \d"),
+         requested=_tried),
+    Rule("python-memory-error", "R could not get memory for a vector", 0.93,
+         Row("allocate ", "Error: cannot allocate vector of size 4.5 Gb", _VECTOR.pattern, {"requested": round(4.5 * (1 << 30))}),
+         printed=0.8, fits=lambda said, match: bool(said.raised) or is_message(match, said), requested=_vector),
     Rule("python-memory-error", ".NET could not get memory from the system", 0.93,
          Row("System.OutOfMemoryException", "Unhandled exception. System.OutOfMemoryException: Exception of type 'System.OutOfMemoryException' was thrown.")),
     Rule("heap-limit", "node's heap was full", 0.95,
-         Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory")),
+         Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory",
+             other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
+         unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
          Row("OutOfMemoryError: ", "java.lang.OutOfMemoryError: Java heap space",
              r"OutOfMemoryError: (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory|Requested array size exceeds VM limit)",
@@ -78,7 +109,8 @@ HOST_MEMORY = (
          Row("_ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError"),
          Row("_exceptions.MemoryError", "numpy.core._exceptions.MemoryError", r"\bnumpy\.\w{0,8}core\._exceptions\.MemoryError"),
          Row("Unable to allocate ", "MemoryError: Unable to allocate 7.45 GiB for an array", rf"Unable to allocate {SIZE} for an array|Unable to allocate array with shape"),
-         refine=talk_if_quiet),
+         Row("nable to allocate ", "unable to allocate 4.00 GiB for an array shape (10, 207) and data type float", rf"^unable to allocate {SIZE} for an array", {"requested": 4 << 30}),
+         requested=_array_told, refine=talk_if_quiet),
     Rule("python-memory-error", "PyTorch could not allocate host memory", 0.95,
          Row("DefaultCPUAllocator: ", "RuntimeError: [enforce fail at alloc_cpu.cpp:83] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
              r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
@@ -107,7 +139,7 @@ HOST_MEMORY = (
          Row("C error: out of memory", "pandas.errors.ParserError: Error tokenizing data. C error: out of memory"),
          Row("insufficient memory (attempted to allocate", "RuntimeError: insufficient memory (attempted to allocate 9MB)"),
          Row("not enough space in the context's memory pool", "ggml_new_object: not enough space in the context's memory pool (needed 9, available 8)"),
-         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$"),
+         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$|(?:^|[`'\"]|: |\t)OutOfMemoryError\(\)(?![\w.])|^OutOfMemoryError\(\)"),
          printed=0.7, loud=True, unless=rf"{_GOES_ON}|Error: bad allocation\b", requested=_tried),
     # a library's exception in these words alone
     Rule("python-memory-error", "the host refused memory", 0.7,

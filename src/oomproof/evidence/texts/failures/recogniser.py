@@ -32,7 +32,7 @@ def is_message(sentence: re.Match[str] | None, said: FailureText, strict: bool =
     ``strict``: an error's name a few words before it is not enough."""
     if sentence is None:
         return False
-    before = sentence.string[: sentence.start()].rstrip().lstrip("#>* ")
+    before = sentence.string[: sentence.start()].rstrip().lstrip("#>*.… ")
     if (
         not before
         or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", " -", "：", "**"))

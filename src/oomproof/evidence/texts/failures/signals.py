@@ -137,6 +137,7 @@ _BEFORE_EXITS = (
     deaths.ABORTED.read,
     _check_failed,
     deaths.VANISHED.read,
+    deaths.MAY_BE.read,
     _shell,
     _windows,
     deaths.NANNY.read,
@@ -168,7 +169,15 @@ def _unquoted(text: str) -> str:
     return shell_languages.in_english(text.rstrip("."))
 
 
-_RULES = (deaths.CONTAINER, deaths.ABORTED, deaths.VANISHED, deaths.NANNY, deaths.MPI, deaths.CRASHED)
+_RULES = (
+    deaths.CONTAINER,
+    deaths.ABORTED,
+    deaths.VANISHED,
+    deaths.MAY_BE,
+    deaths.NANNY,
+    deaths.MPI,
+    deaths.CRASHED,
+)
 _ANCHORS = (
     "illed", "SIG", "egmentation fault", "egfault", "us error", "bort", "Fatal Python error", "erminated", "fatal exception", "llegal instruction",
     "0xC0000005", "ode 32212", "tatus 32212", "ode -1073", "tatus -1073", "Floating point exception", "Check failed", *shell_languages.PLAIN, *shell_languages.FOREIGN,
