@@ -66,8 +66,10 @@ def test_a_job_slowed_by_its_limit_is_told_live_and_at_its_end(lab: Lab, file: P
         timeout=300,
     )
     assert slow.returncode == 0, slow.stderr
-    live, end = (line for line in slow.stderr.splitlines() if "slowed by its limit: held" in line)
-    assert "raise --limit to about 125M" in live and end.startswith("oomproof: finished: ")
+    live, end = (line for line in slow.stderr.splitlines() if "slowed by its limit" in line)
+    assert (
+        "held 6" in live and "raise --limit to about 125M" in live and end.startswith("oomproof: finished: ")
+    )
     assert (
         "to run it at full speed: oomproof run --name slow --limit 125M --" in lab.run("why", "slow").stdout
     )

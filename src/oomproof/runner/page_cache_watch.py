@@ -39,13 +39,12 @@ class PageCacheWatch:
         self._begun: tuple[float, CacheFaults] | None = None  # of what lasts
         self._slice: tuple[float, CacheFaults] | None = None
         self._last: tuple[float, CacheFaults] | None = None
-        self._most = 0  # bytes held
         self._told: Held | None = None
 
     def look(self, t: float, faults: CacheFaults, held: Held, loading: bool) -> str:
         """What to tell, once; empty: nothing."""
         now = (t, faults)
-        self._last, self._most = now, max(self._most, held.use)
+        self._last = now
         if self._first is None or self._slice is None:
             self._first = self._slice = now
         if t - self._slice[0] < _SLICE:
@@ -64,13 +63,13 @@ class PageCacheWatch:
         ):
             return ""
         self._told = held
-        return _text(held, held.use, begun, now, f"in {format_duration(lasted)} ")
+        return _text(held, begun, now, f"in {format_duration(lasted)} ", f"held {format_size(held.use)}")
 
     def whole(self) -> str:
-        """Of the whole watch, for the end; empty where nothing was told."""
+        """Of the whole watch, for the end, where what was held at most stands beside it; empty where nothing was told."""
         if self._told is None or self._first is None or self._last is None:
             return ""
-        return _text(self._told, self._most, self._first, self._last, "")
+        return _text(self._told, self._first, self._last, "", "")
 
 
 def _is_slow(before: tuple[float, CacheFaults], now: tuple[float, CacheFaults]) -> bool:
@@ -85,19 +84,17 @@ def _is_slow(before: tuple[float, CacheFaults], now: tuple[float, CacheFaults]) 
 
 
 def _text(
-    held: Held, use: int, first: tuple[float, CacheFaults], last: tuple[float, CacheFaults], when: str
+    held: Held, first: tuple[float, CacheFaults], last: tuple[float, CacheFaults], when: str, use: str
 ) -> str:
+    """``use``: what it held, in words; empty at the end."""
     read, waited = last[1].read_back - first[1].read_back, ""
     if first[1].stalled is not None and last[1].stalled is not None:
         share = (last[1].stalled - first[1].stalled) / max(1.0, last[0] - first[0])
         waited = f", waiting {min(1.0, share):.0%} of the time"
     read_back = f"read {format_size(read)} back from disk {when}for want of page cache{waited}"
     if held.limit is not None and held.charged + held.cache >= _FULL * held.limit:
-        higher = -int(-held.limit * STEP // MIB)
-        return (
-            f"{BY_LIMIT}: held {format_size(use)} of {format_size(held.limit)} and {read_back}; "
-            f"raise --limit to about {higher}M"
-        )
-    return (
-        f"{BY_MACHINE}: held {format_size(use)} and {read_back}; {format_size(held.available)} were available"
-    )
+        limit, higher = format_size(held.limit), -int(-held.limit * STEP // MIB)
+        facts = f": {use} of {limit} and " if use else f" of {limit}: "
+        return f"{BY_LIMIT}{facts}{read_back}; raise --limit to about {higher}M"
+    facts = f"{use} and " if use else ""
+    return f"{BY_MACHINE}: {facts}{read_back}; {format_size(held.available)} were available"

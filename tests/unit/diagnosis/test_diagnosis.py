@@ -65,7 +65,7 @@ def test_finished(attempt: Attempt) -> None:
 
 def test_slowed_by_its_limit(attempt: Attempt) -> None:
     attempt.run["settings"]["limit"] = 400 * MIB
-    text = "slowed by its limit: held 380 MiB of 400 MiB and read 9.0 GiB back from disk; raise --limit to about 500M"
+    text = "slowed by its limit of 400 MiB: read 9.0 GiB back from disk; raise --limit to about 500M"
     case = replace(attempt.case(), told=(AgentMessage(END - 2, "page-cache", text),))
     verdict = judge(case)
     assert verdict.headline == "finished" and verdict.all_well and verdict.why.endswith(f"; {text}")

@@ -40,7 +40,7 @@ def test_it_is_told_once_with_the_limit_to_try_and_again_at_the_end() -> None:
         "waiting 35% of the time; raise --limit to about 544M"
     )
     assert end == (
-        "slowed by its limit: held 409 MiB of 435 MiB and read 58.6 GiB back from disk for want of page cache, "
+        "slowed by its limit of 435 MiB: read 58.6 GiB back from disk for want of page cache, "
         "waiting 35% of the time; raise --limit to about 544M"
     )
 
