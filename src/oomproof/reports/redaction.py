@@ -60,9 +60,8 @@ class Redactor:
     def __init__(self, environment: Mapping[str, str] | None = None, *, hide_user: bool = False) -> None:
         self.found: Counter[tuple[str, str]] = Counter()
         self._values: set[str] = set()
-        self._harmless: set[str] = (
-            set()
-        )  # texts that nothing was found in: names of phases come by the thousand
+        # nothing was found in these: names of phases come by the thousand
+        self._harmless: set[str] = set()
         self._hide_user = hide_user
         for name, value in (os.environ if environment is None else environment).items():
             # the shell's folder is one wherever it lies: this environment is no connection string

@@ -200,7 +200,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows += [("waits", "; ".join(run.waits_for()) or "for memory")]
     else:
         rows += [("peak", peak_text(summary.peaks, spill_record.pinned(run.attempt)))]
-        place = len(rows)
+        rows += [("trend", "")]
     if summary.peaks.gpu:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if settings.get("spill") and not waiting:
@@ -230,12 +230,11 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     for problem in {recording.problem, summary.problem} - {None} if not waiting else ():
         rows.append(("missing", str(problem)))
     samples, phases, events = drawn.result()
-    if not waiting:
-        rows[place:place] = [("trend", line) for line in trend.result()]
     lines = []
     for name, value in rows:
-        part = folded(f"{name:>8}  ", value, width)
-        lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
+        for text in trend.result() if name == "trend" else [value]:
+            part = folded(f"{name:>8}  ", text, width)
+            lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
     if len(attempts) > 1:
         from oomproof.reports.attempt_table import attempt_lines
 
