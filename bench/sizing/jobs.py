@@ -120,19 +120,69 @@ FRESH: dict[str, str] = {
     "dcgan-256": "@examples/dcgan/main.py --dataset fake --batchSize 256 --niter 1 --dry-run --accel --workers 2",
 }
 
+# A second set, likewise written down and sized before any of it was run on a card: training recipes rather than networks, and
+# eight recurrent jobs, since cuDNN's recurrent kernels had been followed from two.
+FRESH2: dict[str, str] = {
+    "lstm-1x650-words": "recurrent_layers.py LSTM --vocabulary 10000 --input 650 --hidden 650 --batch 128 --length 256 --outputs 10000 --optimizer SGD",
+    "lstm-3x512-both-ways": "recurrent_layers.py LSTM --input 80 --hidden 512 --layers 3 --both-ways --batch-first --batch 64 --length 800 --dropout 0.2",
+    "lstm-2x2048-projection": "recurrent_layers.py LSTM --input 240 --hidden 2048 --projection 512 --layers 2 --batch 64 --length 300 --outputs 4000",
+    "lstm-2x128-forecast": "recurrent_layers.py LSTM --input 16 --hidden 128 --layers 2 --batch-first --last-only --batch 4096 --length 168 --optimizer AdamW",
+    "lstm-2x1024-both-ways-bf16": "recurrent_layers.py LSTM --input 512 --hidden 1024 --layers 2 --both-ways --batch-first --batch 64 --length 512 --amp bfloat16",
+    "gru-1x2048": "recurrent_layers.py GRU --input 1024 --hidden 2048 --batch 64 --length 400 --outputs 256",
+    "gru-4x256-fp16": "recurrent_layers.py GRU --input 64 --hidden 256 --layers 4 --batch-first --batch 1024 --length 256 --dropout 0.1 --amp float16",
+    "gru-2x768-packed": "recurrent_layers.py GRU --vocabulary 30000 --input 300 --hidden 768 --layers 2 --both-ways --packed --batch-first --batch 128 --length 300 --outputs 20",
+    "seq2seq-attention-128x50": "attention_seq2seq.py",
+    "retinanet-8x512": "detection.py retinanet_resnet50_fpn --batch 8",
+    "fcos-8x640-bf16": "detection.py fcos_resnet50_fpn --batch 8 --size 640 --amp",
+    "r2plus1d_18-8x16-fp16": "vision.py r2plus1d_18 --batch 8 --frames 16 --size 112 --amp float16",
+    "mvit_v2_s-8x16-bf16": "vision.py mvit_v2_s --batch 8 --frames 16 --amp bfloat16 --optimizer AdamW",
+    "regnet_y_3_2gf-64-sam": "vision_recipes.py sam --batch 64",
+    "simclr-resnet34-128-lars": "vision_recipes.py simclr --batch 128 --amp bfloat16",
+    "mean-teacher-resnet50-64": "vision_recipes.py teacher --batch 64 --amp bfloat16",
+    "inception_v3-64-aux": "vision_recipes.py inception --batch 64 --size 299",
+    "classic-unet-8x512-fp16": "vision_recipes.py unet --batch 8 --size 512",
+    "efficientnet_b4-48x380-frozen": "vision_recipes.py finetune --batch 48 --size 380",
+    "dpo-360m-4x512": "language_recipes.py dpo --batch 4",
+    "distillation-32x256-fp16": "language_recipes.py distillation --batch 32 --length 256",
+    "qwen2.5-7b-adapters-2x2048": "language_recipes.py adapters --batch 2 --length 2048",
+    "experts-8x1024-capacity": "language_recipes.py experts --batch 8 --length 1024",
+    "olmoe-like-4x512": "language_recipes.py olmoe --batch 4",
+    "mamba-8x128-slow-path": "language_recipes.py mamba --batch 8 --length 128",
+    "llama-muon-8x1024": "language_recipes.py muon --batch 8 --length 1024",
+    "roberta-mlm-padded-24": "language_recipes.py padding --batch 24",
+    "trainer-tags-16x2-eval": "trainer_recipes.py tags --batch 16 --length 384",
+    "trainer-t5-generates": "trainer_recipes.py translation --batch 16",
+    "trainer-dinov2-workers": "trainer_recipes.py images --batch 96",
+    "lightning-deeplab-16": "lightning_segmentation.py",
+    "latent-unet-16-ema": "latent_diffusion.py unet --batch 16",
+    "dit-32-checkpointing": "latent_diffusion.py dit --batch 32 --checkpointing",
+    "separator-8x131072-stft": "waveforms.py separate",
+    "sound-classes-64": "waveforms.py classify --batch 64 --samples 160000",
+    "pointnet-32x4096": "points_and_graphs.py pointnet --points 4096",
+    "dgcnn-16x2048": "points_and_graphs.py dgcnn --batch 16",
+    "graph-attention-2m-edges": "points_and_graphs.py graph",
+    "wgan-gp-128": "other_loops.py critic --batch 128",
+    "ppo-256-games": "other_loops.py ppo --batch 256",
+    "replay-memory-512": "other_loops.py replay --batch 512",
+    "clicks-sparse-16384": "other_loops.py clicks --batch 16384",
+    "rays-4096x128": "other_loops.py rays --batch 4096",
+    "mixer-128-radam": "other_loops.py mixer --batch 128",
+    "mixer-128-compiled": "other_loops.py compiled_mixer --batch 128",
+}
+
 
 def command(name: str) -> list[str]:
     """The program's file and its arguments."""
-    program, *arguments = {**JOBS, **FRESH}[name].split()
+    program, *arguments = {**JOBS, **FRESH, **FRESH2}[name].split()
     if program.startswith("@"):
         return [os.path.join(os.environ["OOMPROOF_PROGRAMS"], program[1:]), *arguments]
     return [str(PROGRAMS / program), *arguments]
 
 
 def half(name: str) -> str:
-    """``tuning`` or ``reporting``; ``fresh``."""
-    if name in FRESH:
-        return "fresh"
+    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``."""
+    if name in FRESH or name in FRESH2:
+        return "fresh" if name in FRESH else "fresh2"
     ordered = sorted(JOBS, key=lambda job: hashlib.sha256(job.encode()).hexdigest())
     return "tuning" if ordered.index(name) < len(ordered) // 2 else "reporting"
 
@@ -142,6 +192,6 @@ def wanted(only: str) -> list[str]:
     names = only.split(",")
     return [
         name
-        for name in {**JOBS, **FRESH}
+        for name in {**JOBS, **FRESH, **FRESH2}
         if half(name) in names or name in names or (not only and name in JOBS)
     ]

@@ -1,6 +1,6 @@
 """What the sixty jobs take on a card that nobody else uses: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|fresh|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
+    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
 
 Each job runs in a fork of its own from a process that has imported the libraries and never touched the card. Device memory is
 NVML's figure for the card, read every few milliseconds, less what it showed before. ``--caps``: job → bytes; the allocator gets

@@ -1,6 +1,6 @@
 """What `oomproof size` says of the sixty jobs, without a GPU: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|fresh|NAME,NAME] [--python PYTHON] [--keep FOLDER]
+    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--python PYTHON] [--keep FOLDER]
 
 PYTHON has torch, torchvision, transformers, lightning and accelerate. ``--keep`` copies what the virtual GPU wrote down.
 """

@@ -24,6 +24,7 @@ _RATE, _BURST = (
 )  # changes of phase told a second, and at once: a loop that generates in every step has many
 _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
 _LOCATION = 240
+_LOADING, _NOT_LOADING = b"loading\n", b"-------\n"  # behind both: whether a call that loads is open
 _LOOK = 0.1  # seconds between two looks of a step at more than its number
 # Seconds between two looks at the allocators' counters, as a share of the training so far (a run of a week then tells four
 # hundred), and as a multiple of what one costs: glibc walks its free blocks, which takes 40 ms in a heap full of holes.
@@ -71,6 +72,7 @@ class Agent:
         self._stepped_at, self._step_seconds = 0.0, 0.0
         self._census_due = False  # asked for in the middle of a step
         self._in_census = False
+        self._loading = False
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -369,6 +371,22 @@ class Agent:
             except OSError:  # closed by the job's own housekeeping: never write to that number again
                 self._now_fd = -1
 
+    def _write_loading(self) -> None:
+        """Before the first step all is "load"; that it is inside a call of from_pretrained() or torch.load() says that no batch was made yet."""
+        open_now = any(phase.name == "load" for phase in self._stack)
+        if self.step is not None or open_now == self._loading:
+            return
+        self._loading = open_now
+        try:
+            if self._now_fd is None:
+                self._write_now(boottime())
+            if self._now_fd is not None and self._now_fd >= 0:
+                os.pwrite(self._now_fd, _LOADING if open_now else _NOT_LOADING, _RECORD + _LOCATION)
+        except OSError:
+            self._now_fd = -1
+        except Exception as error:
+            self.failed("loading", error)
+
     def _write_location(self) -> None:
         """The line of the user's own code that made the step; written when it is another than before."""
         frame: Any = sys._getframe(2)
@@ -502,9 +520,11 @@ class _Phase:
         self._base = agent._base
         agent._stack.append(self)
         agent._changed(before)
+        if self.name == "load":
+            agent._write_loading()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any = None, *_: Any) -> None:
         agent = self.agent
         before = agent.phase_now
         try:
@@ -514,6 +534,9 @@ class _Phase:
         if self._base == "train":  # evaluating switched the model over; the loop around it still trains
             agent._base = "train"
         agent._changed(before)
+        # what ran out of memory in here is still on its way out
+        if self.name == "load" and not (kind and issubclass(kind, (MemoryError, RuntimeError))):
+            agent._write_loading()
 
     def __call__(self, function: Any) -> Any:
         return in_phase(self.agent, self.name, function)

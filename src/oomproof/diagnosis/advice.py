@@ -54,8 +54,8 @@ SMALLER_WEIGHTS = Remedy(
 def died_loading(case: CaseFile) -> bool:
     """Before the first batch was asked for and the first pass through a model, as the agent saw it: no smaller batch takes anything off that.
     One that printed steps trains with something else than PyTorch, which it only imports; of one that makes its batches itself nobody sees
-    the first."""
-    if case.phase != "load" or case.step is not None or case.own_batches:
+    the first, unless it died inside a call that loads."""
+    if case.phase != "load" or case.step is not None or (case.own_batches and not case.loading_call):
         return False
     text = case.output.text
     return text is None or text.progress.training_step is None

@@ -188,6 +188,7 @@ def _from_files(
         shm_low=tail.shm_low,
         phase=position.phase if position is not None else tail.phase,
         step=position.step if position is not None else tail.step,
+        loading_call=position is not None and position.loading,
         step_location=position.place if position is not None else "",
         step_time=position.t if position is not None else None,
         processes=tail.processes,

@@ -340,6 +340,7 @@ class CaseFile:
     phase: str = "unknown"
     step: int | None = None
     step_location: str = ""  # the user's line that made it
+    loading_call: bool = False  # no step yet, and inside from_pretrained(), torch.load() or the like
     step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None

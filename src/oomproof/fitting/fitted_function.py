@@ -114,12 +114,13 @@ class _Attempts:
     def __init__(self, fit: MeasuredFit, back: Callable[[], None]) -> None:
         self.fit, self.back = fit, back
         self._failed = 0
+        self._following = 0  # the batch of the next attempt
 
     def batches(self, state: Mapping[str, Any] | None) -> Iterator[Batch]:
         batch = self.fit.batch(self._looked_at()) if _is_sized() else self.fit.fitted(state)
         while True:
             yield batch
-            batch = self.fit.batch(self.smaller(batch.size) or self.fit.smallest)
+            batch = self.fit.batch(self._following)
 
     def _looked_at(self) -> int:
         return self.smaller(self.fit.settings.start + 1) or self.fit.smallest
@@ -139,7 +140,8 @@ class _Attempts:
         settle_scalers(error)
         self._may_start_over(error, cause, batch.size, count.most)
         release(error)
-        self.fit.tell(fit_messages.starts_over(cause, batch.size, self.smaller(batch.size) or 0))
+        self._following = self.fit.smaller(batch.size, cause) or self.smaller(batch.size) or self.fit.smallest
+        self.fit.tell(fit_messages.starts_over(cause, batch.size, self._following))
         self.back()
         return False, None
 

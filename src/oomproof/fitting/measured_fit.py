@@ -129,6 +129,14 @@ class MeasuredFit:
             self.tell(f"not even a batch of {size} seems to fit: starting with it all the same")
         return replace(own, batch=size)
 
+    def smaller(self, failed: int, cause: str) -> int | None:
+        """What the figures say where the training itself ran out of memory; None: they do not. The same on all ranks."""
+        if not any(probe.reading is not None for probe in self.probes):
+            return None
+        self.probes.append(Probe(failed, None, cause))
+        step = self._next()
+        return step.batch if step.is_answer and 0 < step.batch < failed else None
+
     @property
     def smallest(self) -> int:
         return (self.asked.sizes() or [1])[0]

@@ -10,13 +10,14 @@ from oomproof.records import dataclass
 from oomproof.sizing.batch_search import allowed_sizes, largest_batch
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.scaled_log import LogPair, log_pair
-from oomproof.sizing.smallest_capacity import Events, smallest_capacity
+from oomproof.sizing.smallest_capacity import Events, fits, smallest_capacity
 
 START = 2  # batch normalisation fails on one sample, and kernels for one are often others
 _SECOND = 0.6  # of the capacity: so far the second look goes, if all grew with the batch; what is fixed makes it less
 _NEAR = 0.9  # the same where the first look is already large
-# How far beyond the largest batch measured the answer may be: with each tensor's own line, and with one line through two sums
-_REACH_OF_LOGS, _REACH_OF_A_LINE = 4.0, 1.6
+# How far beyond the largest batch measured the answer may be: with each tensor's own line, with one line through two sums, and with such a
+# line where two logs show other tensors: from some batch on other kernels are taken, and a third look may have a log that matches
+_REACH_OF_LOGS, _REACH_OF_A_LINE, _REACH_OF_UNLIKE_LOGS = 4.0, 1.6, 1.05
 _INTO_REST_BY_LOGS, _INTO_REST_BY_A_LINE = 0.75, 0.5
 _STEEPER = 1.05  # a kink between the two looks makes the line too flat beyond them
 _LEAP, _LEAP_ON_HOST = 64, 8  # times the largest measured, at most; there a step too far is a kernel's kill
@@ -26,6 +27,8 @@ _ROUGHLY = 4  # looks at what is only the next to be measured
 _EXPLAINS = 0.9  # of the capacity: a figure as high as that says why memory ran out, a lower one does not
 _FAILED_AT = 0.97  # of the figure at which memory ran out: so much is believed in next
 _MOST_PROBES = 8
+# Of what there is. With a little more memory the allocator keeps other blocks, and what fits into less may fail: tried at each of these
+_SHARES = (1.0, 0.9975, 0.995)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,13 @@ def next_batch(
     between = ceiling if failed is None else max(farthest + 1, (farthest + failed) // 2)
     if len(good) == 1 and (second := _second(*good[0], available, min(ceiling, between))) is not None:
         return Next(second, False)
-    need, pair = _needs(good, expandable)
+    need, pair = _needs(good, expandable, available)
     if failed is not None and need(failed) < available * _EXPLAINS:
         ceiling = min(ceiling, between)  # the figures do not say why it failed: half way, from here on
     answer, largest = _answer(need, within, _learned(need, failed, available), sizes, ceiling)
     if answer == 0:
         return Next(0, True, need(sizes[0]))
-    reach = int(farthest * (_REACH_OF_LOGS if pair is not None else _REACH_OF_A_LINE))
+    reach = int(farthest * _reach(good, pair))
     proven = _proven(within, sizes)
     squares = pair.squares if pair is not None else 0
     if len(probes) >= _MOST_PROBES:
@@ -99,6 +102,13 @@ def next_batch(
         answer = min(answer, proven)
     tight = pair is not None and _reserved(pair.at(answer), expandable) > available
     return Next(answer, True, need(answer), largest, squares, tight)
+
+
+def _reach(good: Sequence[tuple[int, Reading]], pair: LogPair | None) -> float:
+    if pair is not None:
+        return _REACH_OF_LOGS
+    has_logs = len(good) > 1 and all(reading.events for _, reading in good[-2:])
+    return _REACH_OF_UNLIKE_LOGS if has_logs else _REACH_OF_A_LINE
 
 
 def _learned(need: Callable[[int], int], failed: int | None, capacity: int) -> int:
@@ -164,9 +174,10 @@ def _second(batch: int, reading: Reading, capacity: int, ceiling: int) -> int | 
 
 
 def _needs(
-    good: Sequence[tuple[int, Reading]], expandable: bool
+    good: Sequence[tuple[int, Reading]], expandable: bool, capacity: int
 ) -> tuple[Callable[[int], int], LogPair | None]:
-    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line."""
+    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line. What fits into less than the
+    capacity and not into it needs more."""
     if len(good) == 1:
         batch, reading = good[0]
         return lambda other: reading.need * max(other, batch) // batch, None
@@ -188,7 +199,11 @@ def _needs(
 
     def need(batch: int) -> int:
         if batch not in seen:
-            seen[batch] = smallest_capacity(pair.at(batch), expandable) + max(0, beyond)
+            events = pair.at(batch)
+            least = smallest_capacity(events, expandable)
+            left = capacity - max(0, beyond)
+            is_sure = all(fits(events, int(left * share), expandable) for share in _SHARES)
+            seen[batch] = max(0, beyond) + (least if is_sure else max(least, left + 1))
         return seen[batch]
 
     return need, pair

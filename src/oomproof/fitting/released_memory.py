@@ -67,6 +67,9 @@ def empty_cache() -> None:
     if torch is None:
         return
     if torch.cuda.is_available() and torch.cuda.is_initialized():
+        # cuBLAS keeps its workspace, which may lie in a segment of hundreds of MiB and hold all of it; made again when needed
+        with contextlib.suppress(Exception):
+            torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
     elif (mps := getattr(torch, "mps", None)) is not None and torch.backends.mps.is_available():
         mps.empty_cache()

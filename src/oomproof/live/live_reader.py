@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -75,7 +75,7 @@ class LiveReader:
         jobs += _of_others(reservations)
         pids = {pid for reader in self._runs.values() for pid in reader.pids}
         pids |= {pid for entry in _entries(reservations) for pid in (entry.job_pid, entry.keeper_pid) if pid}
-        jobs += self._unmanaged.read(pids, now)
+        jobs += self._unmanaged.read(pids, now, _by_process(cards.gpus))
         if self._unmanaged.problem:
             troubles.append(self._unmanaged.problem)
         budget = reservations.budget if reservations is not None else current_budget.read()
@@ -246,6 +246,16 @@ def _entries(reservations: LedgerSnapshot | None) -> list[Entry]:
     if reservations is None:
         return []
     return [*(running.entry for running in reservations.running), *reservations.waiting]
+
+
+def _by_process(cards: Iterable[Gpu]) -> dict[int, int]:
+    """Bytes of GPU memory, all cards together."""
+    held: dict[int, int] = {}
+    for card in cards:
+        for process in card.processes:
+            if process.used is not None:
+                held[process.pid] = held.get(process.pid, 0) + process.used
+    return held
 
 
 def _is_mine(entry: Entry) -> bool:

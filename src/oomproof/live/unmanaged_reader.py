@@ -47,25 +47,33 @@ class UnmanagedReader:
         self._every, self._proc, self._sys = every, proc, sys
         self._next = float("-inf")
         self._jobs: tuple[JobState, ...] = ()
+        self._pids: dict[str, tuple[int, ...]] = {}
         self._points: dict[str, Points] = {}
         self.problem = ""
 
-    def read(self, runs: Collection[int], now: float) -> tuple[JobState, ...]:
-        """``runs``: pids of our runs' first processes and keepers, whose jobs are none of these."""
+    def read(
+        self, runs: Collection[int], now: float, on_cards: Mapping[int, int] | None = None
+    ) -> tuple[JobState, ...]:
+        """``runs``: pids of our runs' first processes and keepers, whose jobs are none of these. ``on_cards``: pid → bytes of GPU memory."""
+        on_cards = on_cards or {}
         if now >= self._next:
             self._next = now + self._every
             try:
-                self._jobs = self._look(set(runs), now)
+                self._jobs = self._look(set(runs), now, on_cards)
                 self.problem = "" if os.path.exists(f"{self._proc}/1") else _HIDDEN
             except OSError as error:
                 self._jobs, self.problem = (), f"other jobs cannot be listed: {error.strerror}"
-        return self._jobs
+        return tuple(self._with_cards(job, on_cards) for job in self._jobs)
+
+    def _with_cards(self, job: JobState, on_cards: Mapping[int, int]) -> JobState:
+        held = [on_cards[pid] for pid in self._pids.get(job.id, ()) if pid in on_cards]
+        return replace(job, gpu_used=sum(held)) if held else job
 
     def points(self, job: JobState) -> tuple[tuple[float, int], ...]:
         """What it held, as far as this view has seen it."""
         return tuple(self._points.get(job.id, ()))
 
-    def _look(self, runs: set[int], now: float) -> tuple[JobState, ...]:
+    def _look(self, runs: set[int], now: float, on_cards: Mapping[int, int]) -> tuple[JobState, ...]:
         limit = cgroup_limits.machine_here(self._proc, self._sys)
         inside = limit.path if limit is not None else None
         anon, shmem = jobs.totals(self._proc, inside)
@@ -75,10 +83,14 @@ class UnmanagedReader:
             proc=self._proc,
         )  # fmt: skip
         us = os.getpid()
-        others = [job for job in heaviest if us not in job.pids and not runs.intersection(job.pids)][:_SHOWN]
+        others = [job for job in heaviest if us not in job.pids and not runs.intersection(job.pids)]
+        others = others[:_SHOWN] + [
+            job for job in others[_SHOWN:] if not on_cards.keys().isdisjoint(job.pids)
+        ]
         paused = {f"{job.pid}-{job.start}": job for job in paused_jobs.read()}
         states = tuple(_with_pause(self._state(job, now), paused) for job in others)
-        alive = {state.id for state in states}
+        self._pids = {state.id: tuple(job.pids) for state, job in zip(states, others, strict=True)}
+        alive = set(self._pids)
         self._points = {key: points for key, points in self._points.items() if key in alive}
         return tuple(
             replace(state, rate=rate_of([*self._points[state.id]], now))

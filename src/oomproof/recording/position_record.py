@@ -9,6 +9,8 @@ from oomproof.leaf.attempt_names import NOW
 from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass
 
+_WHOLE = 400  # bytes of phase and place, as the agent writes them
+
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
@@ -18,12 +20,14 @@ class PositionRecord:
     rank: int | None
     phase: str
     place: str = ""  # the line of the user's code that made the last step
+    loading: bool = False  # before the first step: inside a call that loads weights or a file
 
 
 def read_position(path: Path) -> PositionRecord | None:
     """None for what is absent, cut or not ours."""
     try:
-        line, _, place = read_small(path, 400).decode("utf-8", "replace").partition("\n")
+        kept = read_small(path, _WHOLE + 8)
+        line, _, place = kept[:_WHOLE].decode("utf-8", "replace").partition("\n")
         words = line.split(None, 4)
         pid = int(path.name.split("-")[0])
         version, t, step, rank, phase = words
@@ -35,7 +39,8 @@ def read_position(path: Path) -> PositionRecord | None:
             int(step) if int(step) >= 0 else None,
             int(rank) if int(rank) >= 0 else None,
             phase.strip(),
-            place.strip(),
+            place.strip("\0 \n"),
+            kept[_WHOLE:].startswith(b"loading"),
         )
     except (OSError, ValueError):
         return None

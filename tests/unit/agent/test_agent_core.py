@@ -92,6 +92,30 @@ def test_steps_stand_in_the_record_at_once(agent: Agent, tmp_path: Path) -> None
     assert (tmp_path / f"{found.pid}-now.txt").stat().st_mode & 0o077 == 0
 
 
+def test_a_call_that_loads_is_told_from_what_is_before_the_first_step(agent: Agent, tmp_path: Path) -> None:
+    from oomproof.recording import position_record
+
+    def stands() -> tuple[str, bool, str]:
+        (found,) = position_record.read_all(tmp_path)
+        return found.phase, found.loading, found.place
+
+    agent.set_base("load")
+    assert stands() == ("load", False, "")
+    with agent.phase("load"):
+        with agent.phase("load"):  # from_pretrained() calls load_file()
+            assert stands() == ("load", True, "")
+        assert stands() == ("load", True, "")
+    assert stands() == ("load", False, "")
+    with pytest.raises(MemoryError), agent.phase("load"):
+        raise MemoryError
+    assert stands() == ("load", True, ""), "it died in there"
+    agent.set_base("train")
+    agent.stepped(1)
+    with agent.phase("load"):  # a best checkpoint, taken back in the middle
+        phase, loading, place = stands()
+    assert phase == "load" and "test_a_call_that_loads" in place
+
+
 def test_a_hook_that_fails_is_silent(agent: Agent) -> None:
     told: list[str] = []
     agent.report = lambda kind, **fields: told.append(f"{kind} {fields.get('where')}")  # type: ignore[method-assign]

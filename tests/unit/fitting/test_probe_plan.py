@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oomproof.fitting.memory_meter import Reading
 from oomproof.fitting.probe_plan import Next, Probe, next_batch
 from oomproof.sizing.batch_search import largest_batch
-from oomproof.sizing.smallest_capacity import smallest_capacity
+from oomproof.sizing.smallest_capacity import fits, smallest_capacity
 
 MIB, GIB = 1 << 20, 1 << 30
 Log = Callable[[int], list[tuple[int, int]]]
@@ -112,6 +112,28 @@ def test_confirmed_the_answer_was_measured() -> None:
     step = card.fit(confirm=True)
     assert step.batch == card.most() and step.batch in [probe.batch for probe in card.probes]
     assert card.failures == 0 and len(card.probes) == 3
+
+
+def test_between_logs_of_other_tensors_there_is_one_look_more() -> None:
+    """DeBERTa on an H200, as measured: small batches run other kernels, so the line through the two sums was too flat and promised 93, which failed."""
+    logs = {9: network(5, 100 * MIB, 28 * MIB)(9), 72: network(12, 40 * MIB, 20 * MIB)(72)}
+    needs = {9: 4984930304, 72: 20313014272}
+    step = next_batch([Probe(batch, Reading(needs[batch], 24 * GIB, events=logs[batch])) for batch in logs])
+    assert not step.is_answer and 72 < step.batch < 88
+    assert next_batch([Probe(batch, Reading(needs[batch], 24 * GIB)) for batch in logs]).batch == 93
+
+
+def test_what_fits_into_less_may_not_fit_into_what_there_is() -> None:
+    """With more memory the first block stays cached, the third request breaks a piece off it, and the last finds no space."""
+
+    def log(batch: int) -> list[tuple[int, int]]:
+        sizes = [(1, 30), (-1, 0), (2, 40), (3, 20), (-2, 0), (4, 45)]
+        return [(name, size * batch * MIB) for name, size in sizes]
+
+    card = Card(log, 7200 * MIB)
+    assert smallest_capacity(log(100)) < card.capacity and not fits(log(100), card.capacity)
+    assert fits(log(90), card.capacity)
+    assert card.fit(candidates=[2, 10, 50, 90, 100]).batch == 90
 
 
 def test_only_sizes_that_keep_the_effective_batch() -> None:

@@ -201,6 +201,9 @@ def test_unmanaged_jobs_and_their_growth(tmp_path: Path) -> None:
     grown = reader.read({13}, 110.0)[0]
     assert not reader.problem
     assert grown.rate == pytest.approx(60 * MIB, rel=0.01) and len(reader.points(grown)) == 2
+    assert grown.gpu_used is None
+    on_card = reader.read({13}, 111.0, {11: 3 * GIB, 12: GIB, 13: 5 * GIB})
+    assert [job.gpu_used for job in on_card] == [4 * GIB, None], "all its processes, at every look"
 
 
 def test_a_driver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

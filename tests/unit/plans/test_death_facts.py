@@ -181,6 +181,8 @@ def test_of_a_loop_that_makes_its_own_batches_nobody_knows_where_loading_ends(at
     verdict = judge(case)
     assert facts_of(case, verdict).memory == "host" and not facts_of(case, verdict).loading
     assert "still loading" not in verdict.next
+    inside = replace(case, loading_call=True)
+    assert facts_of(inside, judge(inside)).loading, "in from_pretrained() no batch was made yet"
 
 
 @pytest.mark.parametrize("loader", [True, False])

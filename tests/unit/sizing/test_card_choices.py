@@ -96,8 +96,13 @@ for kind, more in ((nn.LSTM, {"proj_size": 8}), (nn.LSTM, {"batch_first": True})
     width = more.get("proj_size", 64) * (2 if more.get("bidirectional") else 1)
     assert result.shape == (50, 6, width)
     kept = torch.cuda.memory_allocated() - before
-    assert kept >= 5.5 * 4 * 300 * 64 * 2 * (2 if more.get("bidirectional") else 1), "what the backward pass needs"
+    widths = {nn.LSTM: 11, nn.GRU: 13, nn.RNN: 3}[kind]
+    assert kept >= widths * 4 * 300 * 64 * (2 if more.get("bidirectional") else 1), "what the backward pass needs"
     learnt = (rows, *layer.parameters())
+    with torch.no_grad():
+        before = torch.cuda.memory_allocated()
+        assert layer.eval()(rows)[0].shape == (50, 6, width) and torch.cuda.memory_allocated() == before, "nothing is kept"
+        layer.train()
     assert [grad.shape for grad in torch.autograd.grad(result.sum(), learnt)] == [part.shape for part in learnt]
     with torch.autocast("cuda", dtype=torch.float16):
         assert layer(rows)[0].dtype is torch.float16
@@ -106,6 +111,14 @@ texts = nn.utils.rnn.pack_padded_sequence(torch.zeros(7, 3, 32, device="cuda"), 
 packed_rows = nn.LSTM(32, 64).cuda()(texts)[0]
 assert packed_rows.data.shape == (14, 64)
 assert nn.utils.rnn.pad_packed_sequence(packed_rows)[0].shape == (7, 3, 64)
+assert nn.GRU(32, 64).cuda()(texts)[1].shape == (1, 3, 64), "its first state is as wide as the host's tensor says"
+assert torch.zeros(2, 3, pin_memory=True).shape == (2, 3)
+
+# a shape that goes to the card and comes back, as accelerate compares those of the ranks
+sent = torch.tensor((32, 384, 9), device="cuda")
+assert sent[None].cpu().tolist() == [[32, 384, 9]] and sent[1:].to("cpu").tolist() == [384, 9]
+sent += 1
+assert sent.cpu().tolist() != [32, 384, 9], "nobody knows what a card has reckoned"
 assert nn.GRU(4, 5)(torch.zeros(3, 2, 4))[0].shape == (3, 2, 5), "on the host as ever"
 
 # positions that count on are of one text, for which transformers makes no mask

@@ -18,6 +18,8 @@ def unknown_value(dtype: Any) -> Any:
 
 
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    if not isinstance(args[0], FakeTensor):  # a tensor of the host is read while one of the card is made
+        return args[0].item()
     known = mode.uniform.value(args[0])
     if known is not None:
         return known
@@ -26,6 +28,8 @@ def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _truth(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    if not isinstance(args[0], FakeTensor):
+        return bool(args[0].item())
     known = mode.uniform.value(args[0])
     if known is None:
         mode.scalars += 1

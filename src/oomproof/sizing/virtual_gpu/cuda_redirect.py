@@ -87,6 +87,8 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             return handler(func, args, kwargs)
         if "device" in kwargs and is_cuda(kwargs["device"]):
             return self.make(func, args, kwargs)
+        if kwargs.get("pin_memory"):  # a factory; without a driver nothing can be pinned
+            kwargs = {**kwargs, "pin_memory": False}
         return func(*args, **kwargs)
 
     def make(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -129,7 +131,9 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
                 return _Move.apply(tensor, self.mode, HOST, dtype)
             return self.mode.like(tensor, HOST, dtype)
         with torch._C.DisableTorchFunction():
-            known = self.mode.uniform.value(tensor)
+            known, elements = self.mode.uniform.value(tensor), self.mode.uniform.elements(tensor)
+        if elements is not None:
+            return elements.to(dtype)
         return stand_in(tensor.shape, dtype, known)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:

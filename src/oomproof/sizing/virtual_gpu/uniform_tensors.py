@@ -1,5 +1,5 @@
-"""Tensors of the virtual card whose elements are known: all the same, or each one more than the one before. A mask of ones is asked whether all
-of it is true, positions whether they belong to one text, and what the script does next depends on the answer."""
+"""Tensors of the virtual card whose elements are known: all the same, each one more than the one before, or a few that came from the host. A mask of
+ones is asked whether all of it is true, positions whether they belong to one text, and what the script does next depends on the answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .nested_tensors import tensors
 aten = torch.ops.aten
 LOOKED_AT = 1 << 20  # elements of a tensor of the host, when it is sent to the card
 REMEMBERED = 4096  # storages
+FEW = 64  # elements, such as a shape that accelerate sends to the card to compare it with other ranks' shapes
 
 
 def _packets(*names: str) -> set[Any]:
@@ -51,6 +52,7 @@ class UniformTensors:
     def __init__(self, log: Any) -> None:
         self._log = log
         self._values: dict[int, Any] = {}
+        self._few: dict[int, Any] = {}  # what came from the host, in a row
 
     def value(self, tensor: Any) -> Any:
         known = self._known(tensor)
@@ -60,6 +62,14 @@ class UniformTensors:
         """0, 1, 2… or 5, 6, 7…: of a view the whole last dimension, or less of it."""
         return self._known(tensor) is COUNTING and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1)
 
+    def elements(self, tensor: Any) -> Any:
+        """A real tensor, where the host sent these few and nothing was written since."""
+        number = self._log.number(tensor.untyped_storage())
+        known = self._few.get(number) if number is not None else None
+        if known is None or known.dtype is not tensor.dtype:
+            return None
+        return known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).clone()
+
     def _known(self, tensor: Any) -> Any:
         number = self._log.number(tensor.untyped_storage())
         return self._values.get(number) if number is not None else None
@@ -67,7 +77,7 @@ class UniformTensors:
     def see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Called when an operation is done and its result has a number."""
         packet = func.overloadpacket
-        if self._values and func._schema.is_mutable:
+        if (self._values or self._few) and func._schema.is_mutable:
             for tensor in tensors((args, kwargs)):
                 self._keep(tensor, None)
         if not isinstance(out, torch.Tensor):
@@ -114,11 +124,17 @@ class UniformTensors:
             self._keep(moved, first.item())
         elif tensor.dtype is torch.int64 and bool((tensor.diff(dim=-1) == 1).all()):
             self._keep(moved, COUNTING)
+        number = self._log.number(moved.untyped_storage())
+        if tensor.numel() <= FEW and number is not None and moved.is_contiguous():
+            self._few[number] = tensor.detach().flatten().clone().to(moved.dtype)
+            if len(self._few) > REMEMBERED:
+                del self._few[next(iter(self._few))]
 
     def _keep(self, tensor: Any, value: Any) -> None:
         number = self._log.number(tensor.untyped_storage())
         if number is None:
             return
+        self._few.pop(number, None)
         whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
         if value is None or not whole:
             self._values.pop(number, None)

@@ -1,0 +1,79 @@
+"""All that a card is needed for to judge one set of jobs, in one bounded call that may be repeated until it says it is done.
+
+    python bench/sizing/on_card.py FOLDER --set fresh2 --kept KEPT --signatures FILE [--seconds 480]
+
+FOLDER gets `took.jsonl` (each job measured), `card.json` (the committed card's file and the jobs' own operations), `caps.json` and
+`capped.jsonl` (each job again, its allocator held to our calibrated *high* less the context), `calibrated.jsonl` (predicted and taken).
+KEPT is what predict.py --keep wrote without a GPU, a folder or a .tar.gz of it: nothing of what was measured goes into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CARD = HERE.parent / "results" / "sizing-card-h200.json.gz"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--set", default="fresh2")
+    parser.add_argument("--kept", type=Path, required=True)
+    parser.add_argument("--signatures", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=480.0)
+    args = parser.parse_args()
+    ends = time.monotonic() + args.seconds
+    args.folder.mkdir(parents=True, exist_ok=True)
+    took, card, caps, capped = (
+        args.folder / name for name in ("took.jsonl", "card.json", "caps.json", "capped.jsonl")
+    )
+    kept = _unpacked(args.kept, args.folder)
+
+    def step(script: str, *arguments: object, wants_time: bool = False) -> None:
+        left = ends - time.monotonic()
+        if left < 15.0:
+            sys.exit("out of time: call it again, what is there is kept")
+        more = ["--seconds", f"{left - 10.0:.0f}"] if wants_time else []
+        print(f"== {script} with {left:.0f} s left", flush=True)
+        command = [sys.executable, "-W", "ignore", str(HERE / script), *map(str, arguments), *more]
+        # a job that is under way when the time is up still gets its minute
+        status = subprocess.run(command, timeout=left + 75.0, check=False).returncode
+        if status:
+            sys.exit(f"{script} ended with status {status}")
+
+    step("measure.py", took, "--only", args.set, wants_time=True)
+    if not card.exists():
+        card.write_bytes(gzip.decompress(CARD.read_bytes()))
+    if not (args.folder / "operations.done").exists():
+        step("calibrated.py", card, "--more", "--signatures", args.signatures, wants_time=True)
+        if ends - time.monotonic() > 20.0:  # else some were not reached
+            (args.folder / "operations.done").touch()
+    rows = args.folder / "calibrated.jsonl"
+    report = ("report.py", kept, card, "--only", args.set, "--measured", took, "--rows", rows)
+    if not caps.exists() or len(json.loads(caps.read_text())) < len(took.read_text().splitlines()):
+        step(*report, "--caps", caps)
+    step("measure.py", capped, "--only", args.set, "--caps", caps, wants_time=True)
+    step(*report, "--capped", capped)
+    print("done", flush=True)
+
+
+def _unpacked(kept: Path, folder: Path) -> Path:
+    if kept.is_dir():
+        return kept
+    target = folder / "kept"
+    if not target.exists():
+        with tarfile.open(kept) as archive:
+            archive.extractall(target, filter="data")
+    return target
+
+
+if __name__ == "__main__":
+    main()
