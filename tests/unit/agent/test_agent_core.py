@@ -112,7 +112,7 @@ def test_a_call_that_loads_is_told_from_what_is_before_the_first_step(agent: Age
     agent.set_base("train")
     agent.stepped(1)
     with agent.phase("load"):  # a best checkpoint, taken back in the middle
-        phase, loading, place = stands()
+        phase, _, place = stands()
     assert phase == "load" and "test_a_call_that_loads" in place
 
 
