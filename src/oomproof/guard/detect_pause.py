@@ -29,6 +29,8 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
+PARTS = (2, 4, 6)  # of the floor, left to the last that runs: at its first turn, and later
+TURNS = 3  # so often the last that runs is paused for the others' sake, who may be nearer to their end
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -37,12 +39,33 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
         return False
-    if facts.running == 0 and facts.waiting > 0:
+    if facts.running == 0 and facts.waiting > 0 and state.pauses >= TURNS:
         return False  # the last that runs: the others wait for it
-    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait:
+    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait and not facts.waiting:
         return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
+
+
+def is_waited_for(facts: Facts) -> bool:
+    """The last that runs while others are paused: they have stopped for it, and what it needs may be all that is left."""
+    return facts.running == 0 and (facts.waiting > 0 or facts.unmanaged_wait)
+
+
+def for_the_last(settings: Settings, facts: Facts) -> Settings:
+    """Such a job may take half of the floor, and more at later turns."""
+    if not is_waited_for(facts):
+        return settings
+    return replace(settings, floor=settings.floor // PARTS[min(facts.pauses, len(PARTS) - 1)])
+
+
+def will_fit(settings: Settings, facts: Facts) -> bool:
+    """What it has yet to take is known, and leaves a part of the floor: then neither a pause nor an end helps anybody."""
+    if settings.need is None or settings.need <= facts.use or not ours(facts):
+        return False
+    return (
+        facts.available + facts.swap_free - facts.pending - (settings.need - facts.use) > settings.floor / 4
+    )
 
 
 def pause_threshold(settings: Settings, facts: Facts) -> int:
@@ -89,8 +112,10 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
         paused_until=facts.t + settings.pause_max,
         resume_headroom=resume_headroom(settings, facts),
         paused_swap=facts.swap,
-        for_ours=facts.running > 0,
-        for_unmanaged=facts.running == 0 and ours(facts),
+        for_ours=facts.running > 0 or facts.waiting > 0,
+        for_unmanaged=facts.running == 0 and facts.waiting == 0 and ours(facts),
         headroom_since=None,
         pauses=state.pauses + 1,
+        running=facts.running,
+        alone_since=None,
     )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from oomproof.guard.view import IN_VAIN, NONE, STALLED, Action, Done, Facts, Settings, facts_text, headroom
+from oomproof.guard.view import (
+    IN_VAIN,
+    NONE,
+    STALLED,
+    STUCK,
+    Action,
+    Done,
+    Facts,
+    Settings,
+    facts_text,
+    headroom,
+)
 from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
@@ -10,12 +21,24 @@ HEADROOM_SECONDS = 2.0  # seconds for which that headroom must have lasted: what
 PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
+_SECONDS_LEFT = 1.0  # of the machine's growth: who takes nothing is ended as late as there is time for
+STUCK_SECONDS = (
+    300.0  # that all jobs have been paused, runs and others, with a turn for each that may have one
+)
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
 def headroom_is_back(facts: Facts, state: Done) -> bool:
-    """RAM only: what was pushed out must come back into it."""
-    return facts.available >= state.resume_headroom + max(0, facts.swap - state.paused_swap)
+    """RAM only: what was pushed out must come back into it. What is reserved for those that run is theirs."""
+    own = state.resume_headroom + max(0, facts.swap - state.paused_swap)
+    return facts.available - facts.pending >= own
+
+
+def end_line(settings: Settings, facts: Facts) -> float:
+    """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
+    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.running):
+        return settings.floor / 2
+    return max(settings.floor / 8, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
@@ -26,9 +49,10 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     pressed = facts.shrink > 0 or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
         available = headroom(settings, facts)
-        if available <= settings.floor / 2 and facts.use >= settings.floor / 8:
+        line = end_line(settings, facts)
+        if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
-            kind = "kill" if available <= settings.floor / 4 else "term"
+            kind = "kill" if available <= line / 2 else "term"
             return Action(kind, why, "machine", others_growth=True)
     if state.paused_at is None:
         return NONE  # by hand: whoever paused it resumes it
@@ -40,14 +64,18 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
             "machine",
             True,
         )
+    if _is_stuck(settings, facts, state):
+        return Action("term", f"{facts_text(facts)}; {STUCK}", "machine", gave_up=True, others_growth=True)
     if waited < PAUSED_AT_LEAST or not facts.thaw_turn:
         return NONE
     if state.headroom_since is not None and facts.t - state.headroom_since >= HEADROOM_SECONDS:
         why = f"{format_size(facts.available)} of RAM available again, after {format_duration(waited)}"
         return Action("thaw", why, "machine")
+    if facts.available <= settings.floor / 6 or facts.unmanaged_runs:
+        return NONE  # it would only be ended: somebody who holds more may still be tried, or has its turn
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
         why = f"no other run is left that could free memory, after {format_duration(waited)}"
-        return Action("thaw", why, "machine", True)
+        return Action("thaw", why, "machine", not facts.unmanaged_wait and not facts.waiting)
     if state.for_unmanaged and waited >= UNMANAGED_SECONDS and state.headroom_since is None:
         why = f"nobody has freed memory, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
@@ -57,9 +85,18 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     return NONE
 
 
+def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:
+    """All wait for each other, some of them jobs that are not ours to end, and nobody has had a turn for a long while."""
+    if state.alone_since is None or facts.t - state.alone_since < STUCK_SECONDS or state.term_at is not None:
+        return False
+    return facts.my_turn and facts.use >= settings.floor / 8 and (facts.unmanaged_wait or facts.waiting > 0)
+
+
 def thawed(state: Done, gave_up: bool = False) -> Done:
     """The state after it was resumed, by whomever."""
-    return replace(state, paused_at=None, headroom_since=None, gave_up=state.gave_up or gave_up)
+    return replace(
+        state, paused_at=None, headroom_since=None, alone_since=None, gave_up=state.gave_up or gave_up
+    )
 
 
 def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> Done:
@@ -71,4 +108,11 @@ def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> 
     if limit is not None:
         state = replace(state, paused_until=min(state.paused_until, state.paused_at + limit))
     back = headroom_is_back(facts, state)
-    return replace(state, headroom_since=(state.headroom_since or facts.t) if back else None)
+    since = (state.headroom_since or facts.t) if back else None
+    if (
+        since is not None and facts.running > state.running
+    ):  # what one that has just begun or resumed takes is to be seen first
+        since = max(since, facts.t + RESUME_INTERVAL - HEADROOM_SECONDS)
+    is_alone = facts.running == 0 and not facts.unmanaged_runs
+    alone = (state.alone_since or facts.t) if is_alone else None
+    return replace(state, headroom_since=since, running=facts.running, alone_since=alone)

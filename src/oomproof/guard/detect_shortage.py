@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import TERM_SECONDS
+from oomproof.guard.detect_pause import for_the_last
+from oomproof.guard.detect_resume import end_line
 from oomproof.guard.view import NONE, NOT_OURS, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
@@ -20,18 +22,17 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     """The machine's floor. Whose growth it is decides who is touched, and when."""
     available = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
-    line = max(settings.floor, shrink * REACT_TERM)
+    floor = for_the_last(settings, facts).floor
+    line = max(floor, shrink * REACT_TERM)
     if available > max(settings.margin, line):
         return NONE  # the calm case: no sentence is built for nothing
     is_ours, state = ours(facts), facts_text(facts)
     helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
     if is_ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
-        if available <= max(settings.floor / 2, shrink * REACT_KILL) and _reaches(
-            facts, available - settings.floor / 4
-        ):
+        if available <= max(floor / 2, shrink * REACT_KILL) and _reaches(facts, available - floor / 4):
             return Action("kill", growing, "machine")
-        if available <= line and _reaches(facts, available - settings.floor / 2):
+        if available <= line and _reaches(facts, available - floor / 2):
             return Action("term", growing, "machine")
         if facts.sustained > 0 and available <= _ask_threshold(settings, facts):
             left = format_duration(available / facts.sustained)
@@ -39,10 +40,10 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
-        if available <= settings.floor / 4 and facts.use >= settings.floor / 4:
-            return Action("kill", unmanaged, "machine", others_growth=True)
-        if available <= settings.floor / 2 and facts.use >= settings.floor / 4:
-            return Action("term", unmanaged, "machine", others_growth=True)
+        last = end_line(settings, facts)
+        if available <= last and facts.use >= settings.floor / 4:
+            kind = "kill" if available <= last / 2 else "term"
+            return Action(kind, unmanaged, "machine", others_growth=True)
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
         # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
         lasting = min(shrink, facts.drain)

@@ -35,9 +35,13 @@ from oomproof.units import format_duration, format_size
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
 _LONG_WAIT = 30.0  # seconds
+_TURN_WAIT = 15.0  # seconds that nobody runs before one has its turn; twice as long before each next turn
 _MOST_DOUBLINGS = 6
+# So many parts of the floor are left to the last that runs, at its first turn and later: beside paused runs, and where there are none
+_BESIDE_RUNS, _ALONE = (2, 4, 6), (2, 4, 8)
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _TRY = "nobody is left who could free memory, after {}; it is paused again if it grows on"
+_STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
 Pauses = Mapping[JobKey, Done]
@@ -49,7 +53,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
     settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
-    for job in view.unmanaged:
+    for job in sorted(view.unmanaged, key=_age, reverse=True):  # the oldest goes on longest
         done = pauses.get(job.key, Done())
         facts = _facts(settings, view, job, done)
         action = NONE
@@ -61,13 +65,16 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
                 if action.kind == "none" and _may_try(settings, view, facts, job, pauses):
-                    action = Action("thaw", _TRY.format(format_duration(view.t - done.paused_at)), "machine")
+                    stuck = _is_stuck(view, done)
+                    told = (_STUCK if stuck else _TRY).format(format_duration(view.t - done.paused_at))
+                    action = Action("thaw", told, "machine", gave_up=stuck)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
                 action = Action("thaw", "nothing is known of its pause any more", "machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
-            if pause_is_due(_last_one(settings, facts, done), facts):
+            if pause_is_due(_last_one(settings, view, facts, job, done), facts):
                 action = Action(PAUSE, _why(facts), "machine")
+                view = _with_pause(view, job)
         else:
             action = _end(settings, view, facts, job, done)
         if action.kind != "none":
@@ -98,11 +105,17 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
         return False  # a paused run is about to have it
     if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
         return False
-    if view.available <= settings.floor / 2 or view.stall > PAUSE_STALLED:
+    least = settings.floor / (_BESIDE_RUNS if view.jobs or view.others else _ALONE)[-1]
+    if (view.available <= least and not _is_stuck(view, done)) or view.stall > PAUSE_STALLED:
         return False
     doublings = min(_MOST_DOUBLINGS, max(0, done.pauses - 1))
-    wait: float = _LONG_WAIT * 2**doublings
-    return view.t - done.paused_at >= wait
+    wait: float = _TURN_WAIT * 2**doublings
+    return done.alone_since is not None and view.t - done.alone_since >= wait
+
+
+def _is_stuck(view: View, done: Done) -> bool:
+    """All wait for each other, and the first has had its turns: a pause would only keep them all for an hour. A run of ours is no part of it."""
+    return not view.jobs and not view.others and done.pauses > len(_ALONE)
 
 
 def longest(settings: Settings) -> float:
@@ -214,23 +227,39 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         my_turn=settings.may_end_unmanaged,
         thaw_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
         running=sum(not run.frozen for run in ours),
+        pending=sum(run.pending for run in ours if not run.frozen),
         others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
         frozen="guard" if job.paused == "guard" else "",
         swap=job.swap,
     )
 
 
-def _last_one(settings: Settings, facts: Facts, done: Done) -> Settings:
-    """One that was paused, and now runs alone while all others wait for it, may take half of the floor: it may be nearly done, and if nobody may go on,
-    one of them has to die."""
-    if facts.running or not done.pauses:
+def _last_one(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Settings:
+    """One that runs alone while all others wait for it may take half of the floor, and more at each turn: it may be nearly done, and if nobody may go
+    on, one of them has to die. Not so much that a run that waits would be ended for it."""
+    others = [other for other in view.unmanaged if other.key != job.key]
+    is_alone = not any(other.rate > 0 and not other.paused for other in others)
+    is_first = any(other.paused for other in others) and _is_oldest(view, job)
+    if facts.running or not is_alone or not (is_first or done.pauses):
         return settings
-    return replace(settings, floor=settings.floor // 2)
+    deepest = _BESIDE_RUNS if view.jobs or view.others else _ALONE
+    return replace(settings, floor=settings.floor // deepest[min(done.pauses, len(deepest) - 1)])
+
+
+def _with_pause(view: View, job: UnmanagedView) -> View:
+    """As it will be when that job is paused."""
+    unmanaged = tuple(replace(other, paused="guard") if other is job else other for other in view.unmanaged)
+    return replace(view, unmanaged=unmanaged)
 
 
 def _is_oldest(view: View, job: UnmanagedView) -> bool:
     """Of those that this guard has paused."""
-    return not any(other.paused == "guard" and other.key[1] < job.key[1] for other in view.unmanaged)
+    return not any(other.paused == "guard" and _age(other) < _age(job) for other in view.unmanaged)
+
+
+def _age(job: UnmanagedView) -> tuple[int, int]:
+    pid, start = job.key
+    return start, pid
 
 
 def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:

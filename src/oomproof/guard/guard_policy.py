@@ -56,10 +56,12 @@ def _choice(
     settings: Settings, view: View, job: JobView, facts: Facts, state: JobState, pauses: Pauses
 ) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
-    for_the_machine = action.scope == "machine" and action.kind in _TOUCHES
+    for_the_machine = action.scope == "machine" and action.kind in _TOUCHES and not action.gave_up
     if for_the_machine and not ours(facts) and detect_unmanaged.spares_ours(settings, view, pauses):
         return []  # whoever fills the machine is paused first
-    ends = for_the_machine and action.kind in ("term", "kill")
+    ends = for_the_machine and (
+        action.kind in ("term", "kill") or (action.kind == "freeze" and not facts.running)
+    )
     if ends and detect_unmanaged.pause_is_enough(settings, view, pauses):
         return []  # nor for a moment of growth of its own
     return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
@@ -108,7 +110,12 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         thaw_turn=turn.to_resume,
         running=turn.running,
         waiting=turn.waiting,
-        unmanaged_wait=any(job.paused == "other" or job.waited for job in view.unmanaged),
+        pending=turn.pending,
+        pauses=state.done.pauses,
+        unmanaged_wait=any(
+            job.paused or job.waited or (job.rate > 0 and not job.tie) for job in view.unmanaged
+        ),
+        unmanaged_runs=any(job.waited and not job.paused for job in view.unmanaged),
         others_idle=view.others_idle and bool(job.frozen),
     )
     if (turn.waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):

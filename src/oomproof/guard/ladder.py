@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import on_limit
-from oomproof.guard.detect_pause import can_pause, freeze, frozen, pause_is_due
+from oomproof.guard.detect_pause import can_pause, for_the_last, freeze, frozen, pause_is_due, will_fit
 from oomproof.guard.detect_resume import thawed, while_paused
 from oomproof.guard.detect_shortage import on_machine
 from oomproof.guard.view import NONE, Action, Done, Facts, Settings
@@ -16,6 +16,8 @@ LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
 def wanted(settings: Settings, facts: Facts) -> Action:
     """The action this moment calls for, whatever was done before."""
     limit, machine = on_limit(settings, facts), on_machine(settings, facts)
+    if machine.kind in ("ask", "term") and will_fit(settings, facts):
+        machine = replace(machine, kind="warn")
     return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
 
 
@@ -25,9 +27,9 @@ def choose(settings: Settings, facts: Facts, state: Done) -> Action:
         return NONE
     if facts.frozen:
         return while_paused(settings, facts, state)
-    if can_pause(settings, facts, state):
+    if can_pause(settings, facts, state) and not will_fit(settings, facts):
         limit, machine = on_limit(settings, facts), on_machine(settings, facts)
-        if pause_is_due(settings, facts):
+        if pause_is_due(for_the_last(settings, facts), facts):
             machine = freeze(settings, facts)
         elif machine.kind in ("ask", "term", "kill"):  # a pause is still to come, and it costs less
             machine = replace(machine, kind="warn")

@@ -18,6 +18,7 @@ class Turns:
     to_resume: bool = True  # no older job waits to resume
     running: int = 0  # others that are not paused: who can finish and free memory
     waiting: int = 0  # others that their guards have paused: they wait for this one too
+    pending: int = 0  # what those that run have yet to take of what is reserved for them
 
 
 def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can_push: bool) -> Turns:
@@ -47,4 +48,5 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
         to_resume=not any(job.frozen == "guard" and job.name < me.name for job in others),
         running=sum(not job.frozen for job in others),
         waiting=sum(job.frozen == "guard" for job in others),
+        pending=sum(job.pending for job in others if not job.frozen),
     )

@@ -110,7 +110,13 @@ class UnmanagedGrowth:
         self._looks: deque[MachineLook] = deque(maxlen=16)
         self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
-        self.culprit: Culprit | None = None
+        self.culprits: tuple[
+            Culprit, ...
+        ] = ()  # those that may be paused, newest first; else one that may not
+
+    @property
+    def culprit(self) -> Culprit | None:
+        return self.culprits[0] if self.culprits else None
 
     def knows(self, since: float) -> bool:
         """Whether a look since then found somebody who fills the machine."""
@@ -141,9 +147,10 @@ class UnmanagedGrowth:
             others = self._others(ours, used)
             jobs = {(job.pid, job.start): job for job in others}
             grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
-            culprit = self._culprit(grown, jobs) if may_pause else None
+            found = self._culprits(grown, jobs) if may_pause else ()
             took = boottime() - began
-            self.culprit = culprit = culprit and replace(culprit, t=t + took, took=took)
+            self.culprits = tuple(replace(culprit, t=t + took, took=took) for culprit in found)
+            culprit = self.culprit
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
             worth = grown and grown[0].bytes >= _WORTH_NAMING
             self.named = f"{grown[0].text}{not_paused}" if worth else ""
@@ -184,18 +191,18 @@ class UnmanagedGrowth:
         # what a job held an hour ago says little about how fast it grows: those that began since then come first
         return growing(_older(now), now, _WORTH_A_LOOK) or growing(before, now, _WORTH_A_LOOK)
 
-    def _culprit(self, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
-        """Of those that have a large part in it the newest that may be paused, as with our own runs; else the fastest."""
+    def _culprits(self, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Sequence[Culprit]:
+        """Of those that have a large part in it the newest that may be paused first, as with our own runs; where none may, the fastest."""
         if self._tie is None or not grown:
-            return None
+            return ()
         part = [job for job in grown if job.bytes >= grown[0].bytes * _LARGE_PART]
         part.sort(key=lambda job: (self._prefer(jobs[job.key]), job.key[1]), reverse=True)
-        for candidate in (*part[:_ASKED], grown[0]):
-            tie, rate = self._tie(jobs[candidate.key]), self._recent_rate(candidate)
-            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie)
-            if not tie:
-                break
-        return culprit
+        asked = part[:_ASKED] if grown[0] in part[:_ASKED] else [*part[:_ASKED], grown[0]]
+        found = [
+            Culprit(jobs[job.key], job.seen.name, self._recent_rate(job), self._tie(jobs[job.key]))
+            for job in asked
+        ]
+        return [culprit for culprit in found if not culprit.tie] or found[-1:]
 
     def _recent_rate(self, job: Grown) -> float:
         """Bytes per second since the newest look that is a second old; over all looks where each is slower than that."""

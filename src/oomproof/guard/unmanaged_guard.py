@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
+from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
 from oomproof.leaf.proc_files import ancestors, owner_of
@@ -87,7 +88,8 @@ class UnmanagedGuard:
         self._pauses: UnmanagedPauses | None = None
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
-        self._resumed: dict[JobKey, UnmanagedView] = {}  # by us, while they live: they can free memory
+        self._resumed: dict[JobKey, FollowedJob] = {}  # by us, while they live: they can free memory
+        self._paused: dict[JobKey, FollowedJob] = {}
         self._waited: dict[JobKey, UnmanagedView] = {}  # resumed by another guard, while they live
         self._search_began = self._asked_at = float("-inf")
         self._due_since: float | None = None
@@ -101,18 +103,20 @@ class UnmanagedGuard:
         others = {key: UnmanagedView(key, job.name, job.use, paused="other") for key, job in jobs.items()}
         own = {job.key: job for job in pauses.view()} if pauses is not None else {}
         views = {**others, **own}
-        culprit = self.growth.culprit
-        if culprit is not None and boottime() - culprit.t <= _OLD + culprit.took and culprit.key not in views:
-            held, swap = culprit.held, culprit.job.swap
-            views[culprit.key] = UnmanagedView(
-                culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
-            )
         waited = {
             key: UnmanagedView(key, job.name, 0, waited=True) for key, job in jobs.items() if key not in own
         }
         self._waited = {key: job for key, job in self._waited.items() if processes.is_alive(*key)} | waited
+        for culprit in self.growth.culprits:
+            if boottime() - culprit.t <= _OLD + culprit.took and culprit.key not in views:
+                views[culprit.key] = UnmanagedView(
+                    culprit.key, culprit.name, culprit.held, culprit.rate, culprit.job.swap, culprit.tie,
+                    waited=culprit.key in self._waited,
+                )  # fmt: skip
         self._resumed = {key: job for key, job in self._resumed.items() if processes.is_alive(*key)}
-        views = {**self._waited, **self._resumed, **views}
+        t = boottime()
+        followed = {key: job.view(t) for key, job in self._resumed.items() if key not in own}
+        views = {**self._waited, **views, **followed}
         if self._choice.every_user:
             return tuple(replace(view, uid=owner_of(view.key[0])) for view in views.values())
         return tuple(views.values())
@@ -180,7 +184,8 @@ class UnmanagedGuard:
         key, who = job.key, _who(job)
         if action.kind == detect_unmanaged.RESUME:
             pauses.resume(key)
-            self._resumed[key] = UnmanagedView(key, job.name, 0)
+            if key in self._paused:
+                self._resumed[key] = self._paused.pop(key)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
             self.tell_later(action.kind, f"resumed {who}: {action.why}", key)
             return
@@ -196,8 +201,9 @@ class UnmanagedGuard:
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
             self.tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
             return
-        culprit = self.growth.culprit
-        if culprit is None or culprit.key != key or culprit.tie:
+        found = next((culprit for culprit in self.growth.culprits if culprit.key == key), None)
+        culprit = found or (self._resumed[key].culprit if key in self._resumed else None)
+        if culprit is None or culprit.tie:
             return
         from oomproof.guard.unmanaged_pause import NOT_YET
 
@@ -209,6 +215,8 @@ class UnmanagedGuard:
             self.state = detect_unmanaged.failed(action, self.state)
             self.tell_later("trouble", f"could not pause {who}: {problem}", key)
             return
+        self._resumed.pop(key, None)
+        self._paused[key] = FollowedJob(culprit)
         self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
         headroom = format_size(self.state[key].resume_headroom)
         until = time.strftime("%H:%M", time.localtime(time.time() + seconds))

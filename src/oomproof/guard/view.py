@@ -7,6 +7,7 @@ from oomproof.units import MIB, format_size
 
 NOT_OURS = "the growth is not this job's"  # in the reason of every action for somebody else's growth
 IN_VAIN = "pausing it did not help"  # the same, of a job that is paused and so takes nothing
+STUCK = "all jobs are paused and wait for each other, so the newest run makes way"
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 # Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
 # is still paused. Sooner where something in the job counts the seconds (guard/pause_timeouts.py).
@@ -35,7 +36,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job at one moment. Rates are bytes per second. Of another guard's job only the first six are known."""
+    """One job at one moment. Rates are bytes per second. Of another guard's job only the first six and the last two are known."""
 
     name: str  # sorts by age
     use: int
@@ -54,6 +55,7 @@ class JobView:
     time_to_full: float | None = None
     still: bool = False  # it has not grown for 15 seconds
     uid: int | None = None  # whose it is; None: the guard's own user's
+    pending: int = 0  # of what is reserved for it, bytes that it has yet to take; of others only
 
 
 JobKey = tuple[int, int]  # pid and start of its first process: names a job for ever
@@ -118,6 +120,9 @@ class Facts:
     unmanaged_wait: bool = (
         False  # the machine's guard has paused jobs that were not started by us, now or before
     )
+    pending: int = 0  # what the others that run have yet to take of what is reserved for them
+    pauses: int = 0  # how often it was paused so far
+    unmanaged_runs: bool = False  # one of those was resumed, and has its turn
     others_idle: bool = False  # none of those running has used any CPU for a long while
     frozen: str = ""  # by whom this job is paused: guard, hand
     swap: int = 0  # the job's own, of ``use``
@@ -143,6 +148,10 @@ class Done:
     )
     headroom_since: float | None = None  # since when the headroom to go on has been there
     pauses: int = 0  # how often it was paused
+    running: int = 0  # runs that were not paused at the last look, while this job is
+    alone_since: float | None = (
+        None  # since when, while it is paused, nobody runs who could free memory for it
+    )
     gave_up: bool = False  # pausing did not help in this shortage: no more of it
 
 
@@ -163,7 +172,7 @@ class Action:
     kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
     why: str = ""
     scope: str = ""  # limit or machine
-    gave_up: bool = False  # a resume because the pause did not help: the ladder goes on
+    gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder goes on
     job: str = ""  # its name in the view
     others_growth: bool = False  # it is not this job that fills the machine
     unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us

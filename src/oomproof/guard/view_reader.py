@@ -111,5 +111,6 @@ class ViewReader:
 def _seen(run: Live) -> JobView:
     """Another guard's job."""
     return JobView(
-        run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved, uid=run.uid
-    )
+        run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved, uid=run.uid,
+        pending=max(0, run.need - run.use),
+    )  # fmt: skip

@@ -20,7 +20,8 @@ from oomproof.records import dataclass, replace
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
 # (1 protected, 2 its need is reserved), the leader's pid and start
 _RECORD = struct.Struct("=qdqBBiq")
-RECORD_SIZE = _RECORD.size
+_NEED = struct.Struct("=q")  # behind it, since 2026-11: bytes that are reserved for it
+RECORD_SIZE = _RECORD.size + _NEED.size
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a resume
 CHECK_SLOT_SECONDS = 5.0  # seconds between looks whether our file is still where the others look
@@ -45,6 +46,7 @@ class Live:
     start: int = 0
     reserved: bool = False  # its need was known when it was let in
     uid: int | None = None  # None: whoever asks
+    need: int = 0  # reserved for it
 
     @property
     def id(self) -> str:
@@ -65,12 +67,13 @@ class LiveRun:
         folder: Path | None = None,
         protected: bool = False,
         leader: tuple[int, int | None] = (0, None),
-        reserved: bool = False,
+        need: int | None = None,
     ) -> None:
+        """``need``: bytes that are reserved for it."""
         self._given = folder
         self.id = run_id
         self.name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self.protected, self.reserved = protected, reserved
+        self.protected, self.need = protected, need
         self._frozen = RUNS
         self._who = (leader[0], leader[1] or 0)
         self._folder: Path | None = None  # None: no place yet, or lost
@@ -133,10 +136,9 @@ class LiveRun:
         self._frozen = frozen
         self._check_slot(boottime)
         self._need_slot()
-        record = _RECORD.pack(
-            use, boottime, int(rate), frozen, self.protected | self.reserved << 1, *self._who
-        )
-        put(self._fd, record)
+        flags = self.protected | (self.need is not None) << 1
+        record = _RECORD.pack(use, boottime, int(rate), frozen, flags, *self._who)
+        put(self._fd, record + _NEED.pack(self.need or 0))
 
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first."""
@@ -210,7 +212,9 @@ def parsed(name: str, data: bytes) -> Live:
     try:
         if len(data) >= _RECORD.size:
             use, t, rate, frozen, flags, pid, start = _RECORD.unpack(data[: _RECORD.size])
-            return Live(name, use, t, rate, frozen, bool(flags & 1), pid, start, bool(flags & 2))
+            (need,) = _NEED.unpack(data[_RECORD.size : RECORD_SIZE]) if len(data) >= RECORD_SIZE else (0,)
+            protected, reserved = bool(flags & 1), bool(flags & 2)
+            return Live(name, use, t, rate, frozen, protected, pid, start, reserved, need=need)
         use, t = _FIRST.unpack(data[: _FIRST.size])
         return Live(name, use, t)
     except struct.error:

@@ -90,7 +90,7 @@ class Watch:
             float(started.get("boottime") or boottime()),
             protected=settings.protected,
             leader=(self.job.leader, self.job.leader_start),
-            reserved=settings.need is not None,
+            need=settings.need,
         )
         stop_files = [self._attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
         self._actions = actions = Actions(

@@ -32,6 +32,20 @@ def applied(run: VirtualRun, card: CalibratedCard) -> VirtualRun:
     return replace(run, result=result, events=events, births=births)
 
 
+def _parts(history: list[int], places: int) -> list[list[int]]:
+    """What an operation took, by its workspaces in the log: cut where it holds nothing, what is too much at the end."""
+    parts: list[list[int]] = [[]]
+    held = taken = before = 0
+    for step in history:
+        parts[-1].append(step + before if step < 0 else step)
+        held += (step > 0) - (step < 0)
+        taken += step > 0
+        if step < 0 and not held and len(parts) < places:
+            parts.append([])
+            before = taken
+    return parts
+
+
 class _Rewriting:
     def __init__(
         self, run: VirtualRun, found: list[dict[str, Any] | None], constants: Mapping[str, int]
@@ -41,11 +55,13 @@ class _Rewriting:
         self.kinds = dict(run.result.get("kinds", {}))
         self.next = max(len(run.births), max((number for number, _ in run.events), default=0)) + 1
         self.met: set[int] = set()
+        self.parts: dict[int, list[list[int]]] = {}  # signature → what is to come in its operation
         self.events: list[tuple[int, int]] = []
 
     def rewritten(self) -> tuple[list[tuple[int, int]], dict[str, str], list[int]]:
         """The last value: old index → new index, and the length at the end."""
         lasting = self._libraries()
+        places = self._places()
         moved = []
         for number, size in self.run.events:
             moved.append(len(self.events))
@@ -53,11 +69,25 @@ class _Rewriting:
             measured = self._measured(index)
             if measured is None or index is None:
                 self.events.append((number, lasting.get(number, size)))
-            elif number > 0 and index >= 0:
-                history = measured["later"] if index in self.met else measured.get("first", measured["later"])
-                self.met.add(index)
-                self._add(history)
+            elif number > 0:
+                if index >= 0:
+                    history = (
+                        measured["later"] if index in self.met else measured.get("first", measured["later"])
+                    )
+                    self.met.add(index)
+                    self.parts[index] = _parts(history, places[number])
+                parts = self.parts[max(index, ~index)]
+                self._add(parts.pop(0) if parts else [])
         return self.events, self.kinds, [*moved, len(self.events)]
+
+    def _places(self) -> dict[int, int]:
+        """Number of an operation's first workspace → how many it has in the log."""
+        places: dict[int, int] = {}
+        first = 0
+        for number, index in sorted(self.signed.items()):
+            first = number if index >= 0 else first
+            places[first] = places.get(first, 0) + 1
+        return places
 
     def _measured(self, index: int | None) -> dict[str, Any] | None:
         """``~index``: of an operation's further workspaces, which are in what stands for the first."""

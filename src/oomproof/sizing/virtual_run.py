@@ -257,10 +257,14 @@ def gpu_estimate(
     return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
 
 
+_NO_MATRICES = ("convolution", "norm_backward", "embedding_dense_backward")
+
+
 def context_of(run: VirtualRun, card: Card) -> Constant:
     """Less where no matrix is multiplied: that library is loaded when it is first used."""
     operations = {str(signature.get("op")) for signature in run.result.get("signatures", [])}
-    if not operations or run.result.get("recurrent") or not all("convolution" in name for name in operations):
+    multiplies = not all(any(part in name for part in _NO_MATRICES) for name in operations)
+    if not operations or run.result.get("recurrent") or multiplies:
         return card.context
     context = card.context
     low, usual, high = (max(0, size - card.matrices) for size in (context.low, context.usual, context.high))

@@ -28,7 +28,7 @@ def test_the_guard_of_the_machine_is_waited_for_as_long_as_two_looks_take(
     took: float, waits: float, then: float
 ) -> None:
     mine = guard()
-    mine.growth.culprit = Culprit(JOB, "python load.py", 200.0 * MIB, "", 100.0, took)
+    mine.growth.culprits = (Culprit(JOB, "python load.py", 200.0 * MIB, "", 100.0, took),)
     for seconds, gave_up in ((0.0, False), (waits, False), (then, True)):
         mine._leave_to_it([DUE], 100.0 + seconds)
         assert mine.state.get(KEY, Done()).gave_up is gave_up, seconds

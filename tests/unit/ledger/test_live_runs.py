@@ -13,12 +13,14 @@ from oomproof.ledger.live_runs import BY_HAND, Live
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    old = live_runs.LiveRun("old", 1.0, tmp_path, protected=True, leader=(77, 88), reserved=True)
+    old = live_runs.LiveRun("old", 1.0, tmp_path, protected=True, leader=(77, 88), need=5)
     new = live_runs.LiveRun("new", 2.0, tmp_path)
     old.update(100, 5.0, 7.5, BY_HAND)
     (seen,) = new.others(6.0)
-    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88, True)
+    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88, True, need=5)
     assert seen.id == "old"
+    before = live_runs.parsed(old.name, (tmp_path / "live" / old.name).read_bytes()[:-8])
+    assert before == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88, True), "of a version without it"
     (silent,) = new.others(60.0)
     assert silent.rate == 0, "the growth of a guard that has been silent for a minute is not believed"
     assert live_runs.count(tmp_path) == 2

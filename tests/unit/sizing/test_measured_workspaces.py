@@ -82,6 +82,20 @@ def test_workspaces_one_after_the_other_are_one_operations() -> None:
     assert measured_workspaces.applied(run, a_card()).events == events
 
 
+def test_gradients_of_a_convolution_are_made_one_after_the_other() -> None:
+    """Gradient of the image, its workspace, gradient of the weight, its workspace."""
+    events = [(1, MIB), (2, 5 * MIB), (-2, 5 * MIB), (3, MIB), (4, 0), (-4, 0)]
+    facts = {"kinds": {}, "phases": {}, "marks": [], "signatures": [CONVOLUTION], "signed": {"2": 0, "4": ~0}}
+    later = [9 * MIB, -1, 2 * MIB, MIB, -3, -2, 3 * MIB, -4]
+    run = measured_workspaces.applied(
+        VirtualRun(facts, events, bytes(4)), a_card(convolution={"extra": 9 * MIB, "later": later})
+    )
+    assert run.events == [
+        (1, MIB), (5, 9 * MIB), (-5, 9 * MIB), (3, MIB), (6, 2 * MIB), (7, MIB), (-7, MIB), (-6, 2 * MIB), (8, 3 * MIB),
+        (-8, 3 * MIB),
+    ]  # fmt: skip
+
+
 def test_a_run_of_an_earlier_version_has_no_signatures() -> None:
     run = VirtualRun({"kinds": {}, "phases": {}, "marks": []}, [(1, MIB)], bytes(1))
     assert measured_workspaces.applied(run, a_card()).events == run.events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,26 @@ def test_the_gradient_of_a_weight_of_one_pixel_is_a_matrix_a_sample() -> None:
     assert max(sizes) == 500 * 1152 * 192 * 4, "442.4 MB; 443.5 were measured"
 
 
+# order of the image's and of its gradient's strides → is that copied
+ORDERS = (
+    (torch.contiguous_format, torch.contiguous_format, False),
+    (torch.channels_last, torch.channels_last, False),
+    (torch.contiguous_format, torch.channels_last, True),
+    (torch.channels_last, torch.contiguous_format, True),
+)
+
+
+@pytest.mark.parametrize(("image", "gradient", "copied"), ORDERS)
+def test_a_gradient_in_another_order_than_the_image_is_copied(
+    image: Any, gradient: Any, copied: bool
+) -> None:
+    given = torch.empty(8, 16, 64, 64, device="meta", memory_format=image)
+    weight = torch.empty(32, 16, 1, 1, device="meta")
+    result = torch.empty(8, 32, 64, 64, device="meta").contiguous(memory_format=gradient)
+    first = next(iter(_convolution_backward(given, weight, result, [1, 1], 1, [True, True, False])))
+    assert first == (result.numel() * 4 if copied else 0)
+
+
 def test_two_gradients_of_one_tensor_are_added_up_in_place() -> None:
     made = [(1, MIB), (2, MIB), (3, MIB), (-1, MIB), (-2, MIB), (4, MIB), (-4, MIB), (-3, MIB)]
     result = {"sums": {"3": [1, 2]}, "marks": []}
@@ -95,10 +116,39 @@ from torch.nn import functional as F
 x = torch.zeros(1 << 20, 4, device="cuda", requires_grad=True)  # 16 MiB
 assert F.dropout(x, 0.0).untyped_storage()._cdata == x.untyped_storage()._cdata, "the very tensor"
 F.softmax(x, -1).sum().backward()
+
+with torch.inference_mode():  # the same kernels as elsewhere
+    still = x.detach()
+    assert F.dropout(still, 0.5, False).untyped_storage()._cdata == still.untyped_storage()._cdata
+
+def taken(run):
+    before = torch.cuda.memory_allocated()
+    kept = run()
+    return (torch.cuda.memory_allocated() - before) >> 20
+
+layer = torch.nn.LSTM(512, 512).cuda()
+assert len({weight.untyped_storage()._cdata for weight in layer._flat_weights}) == 1, "parts of one tensor, for cuDNN"
+assert taken(lambda: F.rms_norm(x, (4,), x[0])) == 16 + 4, "one number a row beside the result"
+half = torch.zeros(1 << 20, 4, device="cuda", dtype=torch.float16, requires_grad=True)
+assert taken(lambda: F.softmax(half, -1, dtype=torch.float32)) == 16, "float16 goes in as it is"
+right = still == 0  # 4 MiB
+right.sum(1)
+still.view(torch.complex64).abs()
+still.view(2048, 2048).topk(20)
+rows = torch.zeros(8, 64, 4096, device="cuda", requires_grad=True)  # 8 MiB
+F.conv1d(rows.view(8, 4096, 64).transpose(1, 2), torch.zeros(8, 64, 1, device="cuda", requires_grad=True)).sum().backward()
 """
 
 
-def test_softmax_takes_its_output_once_more_in_backward(tmp_path: Path) -> None:
+def test_what_kernels_take_and_do_not_take(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(SCRIPT, tmp_path)
-    sizes = [size for number, size in run.events if run.result["kinds"].get(str(number)) == "workspaces"]
-    assert 16 * MIB in sizes
+    sizes = [
+        size
+        for number, size in run.events
+        if number > 0 and run.result["kinds"].get(str(number)) == "workspaces"
+    ]
+    assert 16 * MIB in sizes, "softmax: its output once more in backward"
+    assert 32 * MIB in sizes, "truths are summed up as whole numbers"
+    assert sizes.count(16 * MIB) >= 2, "the absolute of a complex number is first a complex one"
+    assert 2048 * (4 * 256 + 20 + 2 * 256 + 8) in sizes, "digits of the largest, by block and by row"
+    assert 8 * MIB in sizes, "a convolution wants its rows in a row"

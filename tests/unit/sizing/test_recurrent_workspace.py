@@ -21,8 +21,23 @@ MEASURED = [
     (Layers("gru", 25600, 128, 256, 1024, 2), 508560640, 1363149056),
     (Layers("gru", 32768, 64, 80, 512, 3, both_ways=True), 927138560, 2684354816),
     (Layers("gru", 8192, 64, 1024, 512, 2), 171180800, 218104064),
+    (Layers("lstm", 688128, 4096, 16, 128, 2), 7493976320, 3875537152),
     (Layers("rnn_tanh", 8192, 64, 256, 1024, 2), 156762880, 100663552),
 ]
+
+
+# narrow layers, whose workspace is exact
+NARROW = [
+    (Layers("lstm", 688128, 4096, 16, 128, 2), 7493976320),
+    (Layers("lstm", 8192, 64, 256, 128, 2), 115081984),
+    (Layers("lstm", 400, 20, 1024, 128, 2), 28098976),
+    (Layers("lstm", 12800, 64, 1024, 128, 1), 266732288),
+]
+
+
+@pytest.mark.parametrize(("layers", "taken"), NARROW)
+def test_narrow_layers_with_few_or_many_inputs(layers: Layers, taken: int) -> None:
+    assert workspace(layers) == pytest.approx(taken, rel=0.0001)
 
 
 @pytest.mark.parametrize(("layers", "taken", "kept"), MEASURED)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 from oomproof.sizing import virtual_run
+from oomproof.sizing.virtual_gpu import virtual_start
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB = 1 << 20
@@ -94,6 +100,11 @@ def test_a_network_of_convolutions_alone_loads_no_library_for_matrices() -> None
     unknown = a_run(events)
     card = virtual_run.ANY_CARD
     assert virtual_run.context_of(alone, card).usual == card.context.usual - card.matrices
+    normed = a_run(
+        [(1, MIB)],
+        signatures=[{"op": "aten.convolution.default"}, {"op": "aten.native_group_norm_backward.default"}],
+    )
+    assert virtual_run.context_of(normed, card) == virtual_run.context_of(alone, card), "FCOS on an H200"
     less = virtual_run.gpu_estimate(with_head)[0].expected - virtual_run.gpu_estimate(alone)[0].expected
     assert less == card.matrices
     for run in (with_head, recurrent, unknown):
@@ -104,3 +115,13 @@ def test_a_search_for_kernels_may_take_a_gibibyte_whatever_the_tensors_take() ->
     facts = {"convolutions": 4, "notes": []}
     plain, searched = (a_run([(1, 40 * MIB)], **facts, benchmark=on) for on in (False, True))
     assert virtual_run.gpu_estimate(searched)[0].high - virtual_run.gpu_estimate(plain)[0].high > 900 * MIB
+
+
+def test_two_threads_that_end_at_once_write_one_whole_result(tmp_path: Path) -> None:
+    """The script and the alarm that ends it."""
+    result = {"kinds": {str(number): "weights" for number in range(20_000)}}
+    with ThreadPoolExecutor(8) as pool:
+        list(
+            pool.map(virtual_start._write, [str(tmp_path)] * 8, [result] * 8)
+        )  # an error of theirs is one of ours
+    assert json.loads((tmp_path / f"{os.getpid()}.json").read_text())["kinds"] == result["kinds"]

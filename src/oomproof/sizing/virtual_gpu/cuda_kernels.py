@@ -266,7 +266,58 @@ def dropout(mode: Any) -> Any:
     return drop
 
 
+class _FusedNorm(torch.autograd.Function):  # type: ignore[misc]
+    """Keeps its input and one float32 a row; torch's own is taken apart on a CPU."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Any, shape: Any, weight: Any) -> Any:
+        out = torch.empty_like(tensor)
+        rows = tensor.new_empty(tensor.shape[: tensor.dim() - len(shape)], dtype=torch.float32)
+        context.save_for_backward(tensor, weight, rows)
+        return out
+
+    @staticmethod
+    def backward(context: Any, grad: Any) -> Any:
+        tensor, weight, _ = context.saved_tensors
+        wanted = context.needs_input_grad
+        made = torch.empty_like(tensor) if wanted[0] else None
+        return made, None, torch.empty_like(weight) if weight is not None and wanted[2] else None
+
+
+def root_mean_square(mode: Any) -> Any:
+    """On the card one kernel; many, as on a CPU, where the weight has another type, and in torch before 2.9."""
+    whole = aten.rms_norm.default
+
+    def norm(tensor: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        if mode.is_on_card(tensor) and (weight is None or weight.dtype is tensor.dtype):
+            return _FusedNorm.apply(tensor, shape, weight)
+        return whole.decompose(tensor, shape, weight, eps)
+
+    return norm
+
+
+def softmax(mode: Any, name: str) -> Any:
+    """The card's kernel turns float16 into float32 by itself."""
+    whole, kernel = getattr(aten, name).int, getattr(aten, f"_{name}").default
+
+    def soft(tensor: Any, dim: int, dtype: Any = None) -> Any:
+        if dtype is torch.float32 and tensor.dtype is torch.float16 and mode.is_on_card(tensor):
+            return kernel(tensor, dim, True)
+        return whole.decompose(tensor, dim, dtype)
+
+    return soft
+
+
 def install(mode: Any, library: Any) -> None:
-    for key in ("CPU", "AutogradCPU"):
-        library.impl("scaled_dot_product_attention", attention(mode), key)
-        library.impl("dropout", dropout(mode), key)
+    kernels = {
+        aten.scaled_dot_product_attention.default: attention(mode),
+        aten.dropout.default: dropout(mode),
+        aten.softmax.int: softmax(mode, "softmax"),
+        aten.log_softmax.int: softmax(mode, "log_softmax"),
+    }
+    if hasattr(aten, "_fused_rms_norm_backward"):
+        kernels[aten.rms_norm.default] = root_mean_square(mode)
+    for op, kernel in kernels.items():
+        mode.whole[op] = kernel
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(op, kernel, key)

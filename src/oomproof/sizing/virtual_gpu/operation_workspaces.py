@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import reduction_workspace
+from . import reduction_workspace, selection_workspace
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -46,11 +46,12 @@ def _turned(tensor: Any) -> int:
 def _convolution(image: Any, weight: Any, result: Any, stride: Any, groups: int) -> int:
     """Kernels of the tensor cores want channels last: cuDNN turns its operands into that and back. Filters of one pixel on large
     images it takes as matrices. From 320 convolutions of twelve networks on an H200."""
+    copied = _copied(image, _last(image))
     if _as_it_is(image, weight, groups):
-        return 0
+        return copied
     if _one_pixel(weight, stride) and result.shape[2:].numel() > _SMALL_IMAGE:
-        return 0
-    return _all_turned(image, weight, result)
+        return copied
+    return copied + _all_turned(image, weight, result)
 
 
 def _all_turned(image: Any, weight: Any, result: Any) -> int:
@@ -61,19 +62,31 @@ def _convolution_backward(
     image: Any, weight: Any, result: Any, stride: Any, groups: int, wanted: Any
 ) -> Iterator[int]:
     """One after the other: gradient of the image, of the weights (in partial sums), of the bias."""
+    gradient = _copied(result, _last(image))
+    copied = _copied(image, _last(image)) + gradient
     turned = _convolution(image, weight, result, stride, groups)
     if wanted[0]:
-        yield turned
-    if wanted[1] and not _as_it_is(image, weight, groups):
+        yield turned + gradient
+    if wanted[1] and _as_it_is(image, weight, groups):
+        yield copied
+    elif wanted[1]:
         small = result.shape[2:].numel() <= _SMALL_IMAGE
         if _one_pixel(weight, stride) and weight.numel() <= _MATRIX[small]:
-            yield int(image.shape[0] * weight.numel() * 4)  # a matrix a sample
+            yield copied + int(image.shape[0] * weight.numel() * 4)  # a matrix a sample
         else:
-            yield _all_turned(image, weight, result) + _partial_sums(weight)
+            yield copied + _all_turned(image, weight, result) + _partial_sums(weight)
     if wanted[2]:
         yield _sum_of_rows(result, (0, *range(2, result.dim())))
 
 
+def _copied(tensor: Any, last: bool) -> int:
+    """Of the copy that is made of a tensor in another order than the kernel's: channels last, or one row after the other (Convolution.cpp). So it
+    was with all 90 such convolutions that were measured on an H200."""
+    wanted = _CHANNELS_LAST[tensor.dim()] if last else torch.contiguous_format
+    return 0 if tensor.is_contiguous(memory_format=wanted) else _bytes(tensor)
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _SMALL_IMAGE = 49  # pixels
 # elements of a weight, the most that were taken so, by whether the image is small
 _MATRIX = {False: 600_000, True: 230_000}
@@ -98,8 +111,7 @@ def _partial_sums(weight: Any) -> int:
 
 
 def _last(image: Any) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    wanted = formats.get(image.dim())
+    wanted = _CHANNELS_LAST.get(image.dim())
     return (
         wanted is not None and not image.is_contiguous() and bool(image.is_contiguous(memory_format=wanted))
     )
@@ -110,6 +122,18 @@ def _sum_of_rows(tensor: Any, dims: Any) -> int:
         return 0
     reduced = {dim % tensor.dim() for dim in dims} if dims else set(range(tensor.dim()))
     return reduction_workspace.workspace(tensor.shape, tensor.stride(), reduced)
+
+
+def _in_another_type(tensor: Any, out: Any) -> int:
+    """What is summed up in another type is turned into that before, truths into whole numbers of eight bytes; the kernel itself only widens
+    half precision (ReduceOps.cpp)."""
+    widened = out.dtype is torch.float32 and tensor.dtype in (torch.float16, torch.bfloat16)
+    return 0 if tensor.dtype is out.dtype or widened else int(tensor.numel() * out.itemsize)
+
+
+def _distances(left: Any, right: Any) -> int:
+    """As a product of rows with two more numbers each: the sums of squares (Distance.cpp)."""
+    return sum(_bytes(rows) // max(1, rows.shape[-1]) * (rows.shape[-1] + 2) for rows in (left, right))
 
 
 def _embedding_backward(gradient: Any, indices: Any, rows: int) -> int:
@@ -137,7 +161,7 @@ def install(mode: Any) -> None:
             if part not in started:
                 started.add(part)
                 mode.log.lasting(MATRIX_WORKSPACE, "workspaces")
-            return 0
+            return _distances(*args[:2]) if func is aten._euclidean_dist.default else 0
         if func in _FLASH_BACKWARD:
             return _flash_backward(args)
         if func is aten._scaled_dot_product_efficient_attention_backward.default:
@@ -145,8 +169,18 @@ def install(mode: Any) -> None:
         if func is aten.convolution.default:
             mode.convolutions += 1
             return _convolution(args[0], args[1], out, args[3], args[8])
+        if func is aten.topk.default:
+            return selection_workspace.top_of_rows(args[0], args[2] if len(args) > 2 else -1)
+        if func is aten.index_put.default and len(args) > 3 and args[3]:
+            return selection_workspace.added_rows(args[1], args[2])
+        if func in _OF_COMPLEX and args[0].is_complex():
+            return _bytes(args[0])  # the result as a complex number (UnaryOps.cpp)
+        if func in _WHOLE_SUMS:
+            return _in_another_type(args[0], out)
         if func in _SUMS:
-            return _sum_of_rows(args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
+            return _in_another_type(args[0], out) or _sum_of_rows(
+                args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+            )
         if func is aten._softmax_backward_data.default:
             return _bytes(args[1])  # gradient times output
         if func is _SAFE_SOFTMAX:
@@ -173,4 +207,18 @@ _FLASH_BACKWARD = {
     _if_there("_scaled_dot_product_cudnn_attention_backward"),
 }
 _SUMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
-_MATRIX_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+_OF_COMPLEX = {aten.abs.default, aten.angle.default}
+_WHOLE_SUMS = {
+    aten.sum.default,
+    aten.prod.default,
+    aten.prod.dim_int,
+    aten.cumsum.default,
+    aten.cumprod.default,
+}
+_MATRIX_PRODUCTS = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten._euclidean_dist.default,
+}

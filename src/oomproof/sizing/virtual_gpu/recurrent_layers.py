@@ -89,9 +89,32 @@ def _replaced(mode: Any, kind: str, packed: bool) -> Any:
     return run
 
 
+def _flatten(mode: Any) -> None:
+    """On the card the weights of a module become parts of one tensor, for cuDNN; those they were are given back."""
+
+    def flatten(self: Any) -> None:
+        weights = self._flat_weights
+        if len(weights) != len(self._flat_weights_names) or not weights or not torch.backends.cudnn.enabled:
+            return
+        if not all(map(mode.is_on_card, weights)) or len({weight.dtype for weight in weights}) > 1:
+            return
+        if len({weight.untyped_storage()._cdata for weight in weights}) == len(weights):
+            with torch.no_grad():
+                together = weights[0].new_empty(sum(weight.numel() for weight in weights))
+                start = 0
+                for weight in weights:
+                    weight.data = together[start : start + weight.numel()].view(weight.shape)
+                    start += weight.numel()
+
+    torch.nn.RNNBase.flatten_parameters = flatten
+
+
 def install(mode: Any, library: Any) -> None:
+    _flatten(mode)
     for kind in _KINDS:
         for packed in (False, True):
             kernel = _replaced(mode, kind, packed)
+            packet = getattr(aten, kind)
+            mode.whole[packet.data if packed else packet.input] = kernel
             for key in ("CPU", "AutogradCPU"):
                 library.impl(f"{kind}.{'data' if packed else 'input'}", kernel, key)

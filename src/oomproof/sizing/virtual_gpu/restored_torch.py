@@ -30,7 +30,7 @@ def _spaces() -> list[Any]:
     modules = [sys.modules[name] for name in _MODULES if name in sys.modules]
     classes = [
         FakeTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler,
-        torch.autocast, torch.nn.DataParallel, _device.DeviceContext,
+        torch.autocast, torch.nn.DataParallel, torch.nn.RNNBase, _device.DeviceContext,
     ]  # fmt: skip
     return [*modules, *classes]
 

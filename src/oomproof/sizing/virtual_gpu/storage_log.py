@@ -84,9 +84,9 @@ class StorageLog:
         self.events[GPU].extend((number, size, -number, size))
         return number
 
-    def passing_all(self, sizes: Iterable[int], signature: int | None) -> None:
+    def passing_all(self, sizes: Iterable[int], signature: int | None, first: bool = True) -> None:
         """One operation's, one after the other. With a signature there is at least one event, of no bytes if need be: there a
-        calibrated card's figures are put in later."""
+        calibrated card's figures are put in later. ``first``: of those of one operation that come between its results."""
         numbers = [number for number in map(self.passing, sizes) if number is not None]
         if signature is None:
             return
@@ -94,7 +94,8 @@ class StorageLog:
             numbers.append(self._allocated("workspaces"))
             self.events[GPU].extend((numbers[0], 0, -numbers[0], 0))
         self.signed.update(dict.fromkeys(numbers, ~signature))  # those that go with the first
-        self.signed[numbers[0]] = signature
+        if first:
+            self.signed[numbers[0]] = signature
 
     def lasting(self, size: int, kind: str) -> None:
         """Memory that a library takes for good."""

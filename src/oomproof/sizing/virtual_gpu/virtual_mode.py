@@ -21,6 +21,7 @@ CARD = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _DROPOUT = torch.ops.aten.native_dropout.default  # makes its second result, the mask, first
+_GRADIENTS = torch.ops.aten.convolution_backward.default
 _ADD = torch.ops.aten.add.Tensor
 _BACKWARD = PARTS_OF_STEP.index(BACKWARD)
 
@@ -45,12 +46,17 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.workspaces: Any = lambda *given: ()
         self.signatures = Signatures()
         self.batch_facts = BatchFacts()
+        self.whole: dict[Any, Any] = {}  # operations of several, as the card has them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         depth = self.depth
         if depth.inside:
             return super().__torch_dispatch__(func, types, args, kwargs)
+        whole = self.whole.get(func)
+        if whole is not None:  # in torch.inference_mode, which passes by the kernels in `library`
+            with self:
+                return whole(*args, **kwargs)
         depth.inside += 1
         try:
             with torch._C.DisableTorchFunction():
@@ -72,6 +78,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         return super().__torch_dispatch__(func, (), args, kwargs)
 
     def _see_all(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if func is _GRADIENTS and self.place_of(args) == GPU:
+            self._see_gradients(args, kwargs, out)
+            return
         where = self.creating
         fresh = False
         for tensor in fakes(out[::-1] if func is _DROPOUT else out):
@@ -88,6 +97,14 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                 self._note_sum(args, out)
             sizes = self.workspaces(func, args, kwargs, out)
             self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
+
+    def _see_gradients(self, args: Any, kwargs: Any, out: Any) -> None:
+        """Of a convolution: each is made and computed before the next one is."""
+        signature = self.signatures.number(_GRADIENTS, args, kwargs)
+        sizes = self.workspaces(_GRADIENTS, args, kwargs, out)
+        for index, (tensor, size) in enumerate(zip(fakes(out), sizes, strict=True)):
+            self.log.see(tensor.untyped_storage(), GPU)
+            self.log.passing_all((size,), signature, first=not index)
 
     def _note_sum(self, args: Any, out: Any) -> None:
         """autograd adds up two gradients of one tensor in the first one's memory, but never in that of a tensor of another class,

@@ -286,18 +286,22 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_writing = threading.Lock()  # the script and the alarm may come to their end at once
+
+
 def _write(folder: str, result: dict[str, Any]) -> None:
     path = os.path.join(folder, str(os.getpid()))
     log = _own.get("log")
-    if log is not None:
-        for where, events in log.events.items():
-            with open(f"{path}.{where}", "wb") as file:
-                file.write(events.tobytes())
-        with open(path + ".births", "wb") as file:
-            file.write(log.births.tobytes())
-    with open(path + ".tmp", "w") as text:
-        json.dump(result, text)
-    os.replace(path + ".tmp", path + ".json")
+    with _writing:
+        if log is not None:
+            for where, events in log.events.items():
+                with open(f"{path}.{where}", "wb") as file:
+                    file.write(events.tobytes())
+            with open(path + ".births", "wb") as file:
+                file.write(log.births.tobytes())
+        with open(path + ".tmp", "w") as text:
+            json.dump(result, text)
+        os.replace(path + ".tmp", path + ".json")
 
 
 def _resident() -> int:
