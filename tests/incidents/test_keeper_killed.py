@@ -241,6 +241,44 @@ def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty:
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_what_is_in_the_pipe_when_the_front_that_took_over_is_killed_is_kept(
+    lab: Lab, tmp_path: Path, steps: Steps, told: bool
+) -> None:
+    """It is killed after the job's end, before it has read the job's last lines; ``told``: and after it learnt the status."""
+    held = tmp_path / "held"  # a process that the job leaves behind, so that its end is not over
+    os.mkfifo(held)
+    job = STEPS.replace("'", '"').replace("exit(7)", "exit(0)")  # which is granted its grace
+    script = f"cat {held} & exec {PYTHON} -c '{job}' {steps.path}"
+    running = lab.start("late", "--grace", "60", "--", "sh", "-c", script, stdout=subprocess.PIPE)
+    running.output_has("ready")
+    kill_keeper(running)
+    children = ["ps", "-ww", "-o", "args=", "--ppid", str(running.process.pid)]
+    until(
+        lambda: "oomproof.runner.stand_in" in subprocess.check_output(children, text=True),
+        "somebody to stand by",
+    )
+    if not told:
+        running.process.send_signal(signal.SIGSTOP)
+    steps.tell("last")
+    steps.tell("end")
+    leader = running.job_pid
+    until(lambda: not alive(leader), "the job to end")
+    if told:
+        until(lambda: not os.path.exists(f"/proc/{leader}"), "the front to have waited for it")
+        running.process.send_signal(signal.SIGSTOP)
+    with held.open("w") as file:  # its last words, into the pipe that nobody reads now
+        file.write("left behind\n")
+    running.process.kill()
+    running.process.wait()
+    code = ended(lab, "late")["code"]
+    assert code == 0 if told else code in (0, None), "the kernel tells it since Linux 6.15"
+    output = (running.attempt / "output.log").read_text()
+    assert "step last\n" in output and "left behind\n" in output
+    for directory in running.started()["rung"]["remove"]:
+        until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
+
+
 def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps, backend: list[str]) -> None:
     running = lab.start("asleep", *backend, "--", *steps.command())
     running.output_has("ready")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from conftest import Cgroup, Lab
-from test_without_cgroups import bare
+from test_without_cgroups import around, bare
 
 from oomproof.recording.reader import open_recording
 
 MIB = 1 << 20
-__all__ = ["bare"]  # the fixture: no right to any cgroup
+__all__ = ["around", "bare"]  # the fixtures: no right to any cgroup
 
 
 def shown(lab: Lab, name: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _PARTS = 12  # texts or numbers of one row
 _TEXT = 12  # characters: a shorter one (a label, a yes) says nothing
 _LONG, _PIECE = 400, 120  # characters: of a longer text, three pieces of it
 _MOST, _FEW = 0.8, 0.2  # of the rows that are the same; of those that are like the next one too
-_AS_MANY = 0.95
+_AS_MANY = 0.9  # a prefilter: what is compared then is rows
 _HOLDERS = 10  # of one number of rows
 _FORMATS = {"float32": "f", "float64": "d", "int64": "q", "int32": "i", "int16": "h"}
 

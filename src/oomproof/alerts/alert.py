@@ -24,6 +24,7 @@ _TITLES = {
     "above": "holds more than --alert-above",
     "gpu-above": "holds more GPU memory than --alert-gpu-above",
     "swap-growth": "its swap grows",
+    "page-cache": "slow for want of page cache",
     "gpu-full": "GPU memory is getting short",
     "worker-killed": "the kernel killed one of its processes",
     "unguarded": "runs without its guard",

@@ -15,7 +15,10 @@ _MOSTLY = 0.3  # of the job's growth
 _MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
 _AT_MOST = 1.3  # of what they take: pages hold a few others too
 _MOST = 0.5  # of what the job held
-_WORTH = 0.2  # of what the job held: copies that take less are not what to change first
+_WORTH = 0.2  # of what the process held when it was looked into: copies that take less are not what to change first
+_AT_END = (
+    0.5  # of that share, of what the job held at its end: it may have been looked into at the warning last
+)
 
 
 def worth_changing(case: CaseFile) -> Remedy | None:
@@ -24,7 +27,7 @@ def worth_changing(case: CaseFile) -> Remedy | None:
     if group is None:
         return None
     remedy = advice(group, case.started_wall or 0.0)
-    return remedy if (remedy.saves_bytes or 0) >= _WORTH * _held(case) else None
+    return remedy if (remedy.saves_bytes or 0) >= _least(case, _WORTH) else None
 
 
 def kept_predictions(case: CaseFile) -> Remedy | None:
@@ -35,7 +38,7 @@ def kept_predictions(case: CaseFile) -> Remedy | None:
         else []
     )
     ram = sum(thing.ram for thing in kept)
-    if not kept or ram < _WORTH / 2 * _held(case):
+    if not kept or ram < _least(case, _WORTH / 2):
         return None
     return Remedy(
         f"the Trainer keeps the predictions of a whole evaluation: {thing_text(kept[0])}; keep what your metrics need, "
@@ -95,6 +98,12 @@ def _rise_text(case: CaseFile, rise: Grown) -> str:
     if rise.thing.what == "_lru_cache_wrapper":
         return f"{rise.thing.name}, a functools cache ({place}), which grew by {more} (give it a smaller maxsize)"
     return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {more}"
+
+
+def _least(case: CaseFile, share: float) -> float:
+    """Bytes: of what the process held at its last census. By its end it may hold twice as much, of the same data."""
+    then, held = case.censuses[-1].anon, _held(case)
+    return share * held if then is None else max(share * min(then, held), _AT_END * share * held)
 
 
 def _held(case: CaseFile) -> int:

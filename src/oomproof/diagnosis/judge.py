@@ -76,7 +76,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         certainty=_capped(best.certainty, probability),
         probability=probability,
         headline=best.headline,
-        why=best.why,
+        why=best.why + _slowed(case, best),
         next=best.next + _checkpoint(case, best),
         phase=best.phase if best.phase in PHASES else _phase(case),
         step=best.step if best.step is not None else _step(case),
@@ -90,6 +90,11 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         growth=case.growth if cause_of(best.cause).memory and best.culprit is None else None,
         culprit=best.culprit,
     )
+
+
+def _slowed(case: CaseFile, best: WeightedCause) -> str:
+    """Where it died of memory, that is the news, and its limit is spoken of anyhow."""
+    return f"; {case.slowed}" if case.slowed and not cause_of(best.cause).memory else ""
 
 
 def _checkpoint(case: CaseFile, best: WeightedCause) -> str:

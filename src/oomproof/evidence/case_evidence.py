@@ -267,10 +267,10 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
         text = summary(list(case.censuses))
         yield "agent.census", "agent", last.t, text, f"what the job's variables held{age}"
     for kind, says in _TOLD.items():
-        source, most = ("/proc", 1) if kind == "mappings" else ("agent", 2)
+        source, most = (_SEEN[kind], 1) if kind in _SEEN else ("agent", 2)
         for index, told in enumerate([message for message in case.told if message.kind == kind][-most:], 1):
             yield (
-                f"{'sample' if source == '/proc' else 'agent'}.{kind}.{index}",
+                f"{'sample' if kind in _SEEN else 'agent'}.{kind}.{index}",
                 source,
                 told.t,
                 told.text,
@@ -285,7 +285,9 @@ _TOLD = {
     "stacks": "where the code stood",
     "saved": "a checkpoint was written",
     "mappings": "one kind of mapping became more: whose habit it is",
+    "page-cache": "pages of files that it works with were taken from memory and read from disk again",
 }
+_SEEN = {"mappings": "/proc", "page-cache": "the kernel's counters"}  # from outside, with its source
 
 
 def _boots(case: CaseFile) -> Iterator[_Item]:

@@ -432,6 +432,11 @@ class CaseFile:
         return self.started_wall + max(0.0, self.last_sign - self.started)
 
     @property
+    def slowed(self) -> str:
+        """That it was slow for want of page cache, as it was told last; empty where it was not."""
+        return next((message.text for message in reversed(self.told) if message.kind == "page-cache"), "")
+
+    @property
     def lost_programs(self) -> list[str]:
         """Programs inside the job that died of memory, oldest first."""
         return [message.text for message in self.told if message.kind == "program-lost"]

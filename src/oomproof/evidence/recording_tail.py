@@ -115,7 +115,14 @@ def last_samples(path: Path, well: bool = False) -> RecordingTail:
         cards = {row.idx: GpuSample(*row) for row in series.newest(GpuRow, _JUST_NOW) if None not in row[:4]}
         phase, step = series.last_phase() or ("unknown", None)
         told = series.events(
-            "exception", "saved", "stacks", "worker-lost", "program-lost", "mappings", last=_TOLD
+            "exception",
+            "saved",
+            "stacks",
+            "worker-lost",
+            "program-lost",
+            "mappings",
+            "page-cache",
+            last=_TOLD,
         )
         openmp = series.events("openmp", last=1)
         grew: dict[str, Any] = {}

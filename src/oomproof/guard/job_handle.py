@@ -9,7 +9,8 @@ from typing import Any
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.process_tree import ProcessTree
 from oomproof.leaf.process_signals import send_signal
-from oomproof.machine import processes
+from oomproof.machine import cache_faults, processes
+from oomproof.machine.cache_faults import CacheFaults
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
 from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.kill_counters import kills_in
@@ -38,7 +39,10 @@ class Job:
         self._tree = ProcessTree(self._descendants)
         self._kill_fd = self._open_kill(backend.get("kill"))
         self._leader_fd = self._open_leader()
-        self.freezer = Freezer(backend.get("freeze"), self.pids)
+        freeze = backend.get("freeze")
+        self.freezer = Freezer(freeze, self.pids)
+        # the unified one, which has the job's pressure on a machine of version 1 too
+        self._unified = os.path.dirname(freeze) if freeze and freeze.endswith("cgroup.freeze") else None
         self.reclaim: str | None = backend.get("reclaim")
 
     @staticmethod
@@ -118,6 +122,13 @@ class Job:
         """Processes of the job that the kernel has killed for memory so far, where a cgroup of its own counts them."""
         version = 2 if isinstance(self._cgroup, CgroupV2) else 1
         return kills_in(self._memory_dir, version) if self._memory_dir else 0
+
+    def cache_faults(self, pids: list[int]) -> CacheFaults | None:
+        """What it reads from disk again for want of page cache; None where the kernel does not tell."""
+        if self._memory_dir is None:
+            return cache_faults.of_processes(pids)
+        version = 2 if isinstance(self._cgroup, CgroupV2) else 1
+        return cache_faults.of_cgroup(self._memory_dir, version, self._unified)
 
     def shared(self, samples: list[processes.ProcessMemory]) -> dict[int, int]:
         """Pid → what others of its sharers count (its memory less its PSS), of the heaviest given. From the sampler, now and

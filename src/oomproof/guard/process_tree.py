@@ -95,8 +95,10 @@ class ProcessTree:
         """None when no process is left. ``available`` is the machine's; without it everybody is measured, walks and all."""
         with self._lock:
             self._look(available, headroom)
-        if available is None:
-            self.walk()
+            # Under one lock: a walk between look and sum may have seen one end, and its pages would count twice.
+            if available is not None:
+                return self._sum() if self._members else None
+        self.walk()
         with self._lock:
             return self._sum() if self._members else None
 

@@ -65,9 +65,9 @@ def spans_of(series: Series, end: float | None = None, newest: int | None = None
     return spans
 
 
-def phase_rows(series: Series, spans: list[Span] | None = None) -> list[PhaseRow]:
+def phase_rows(series: Series) -> list[PhaseRow]:
     """One for each name, in the order in which they were entered first."""
-    spans = spans if spans is not None else spans_of(series)
+    spans = spans_of(series)
     if not spans:
         return []
     marks = series.phase_marks()
@@ -117,15 +117,27 @@ class _NearSamples:
         inside = block.values[bisect_left(block.times, begin) : bisect_right(block.times, end)]
         return (min(inside), max(inside)) if inside else None
 
-    def gpu_levels(self, begin: float, end: float) -> list[int]:
+    def gpu_bound(self, begin: float, end: float) -> int | None:
+        return self.gpu_peak(begin, end)
+
+    def gpu_peak(self, begin: float, end: float) -> int | None:
+        block = self._gpu_block(begin, end)
+        inside = block.values[bisect_left(block.times, begin) : bisect_left(block.times, end)]
+        return max(inside, default=None)
+
+    def gpu_before(self, t: float) -> int | None:
+        block = self._gpu_block(t, t)
+        number = bisect_left(block.times, t)
+        return block.values[number - 1] if number else self._series.gpu_before(t)
+
+    def _gpu_block(self, begin: float, end: float) -> _Block:
         if not self._gpu.covers(begin, end):
             looks: dict[float, int] = {}
-            for row in self._series.between(GpuRow, begin, begin + _AHEAD):
+            for row in self._series.between(GpuRow, begin - _SHORT, begin + _AHEAD):
                 if row.job_used is not None:
                     looks[row.t] = looks.get(row.t, 0) + row.job_used
-            self._gpu = _Block(begin, begin + _AHEAD, list(looks), list(looks.values()))
-        times = self._gpu.times
-        return self._gpu.values[bisect_left(times, begin) : bisect_left(times, end)]
+            self._gpu = _Block(begin - _SHORT, begin + _AHEAD, list(looks), list(looks.values()))
+        return self._gpu
 
     def _job_block(self, begin: float, end: float) -> _Block:
         if not self._job.covers(begin, end):
@@ -166,20 +178,24 @@ def _gpu_peaks(
     it found has that, at its lowest."""
     reached: dict[str, int] = {}
     found: dict[str, int] = {}
-    before: int | None = None
     for number, (span, visited) in enumerate(zip(spans, _by_span(marks, spans), strict=True)):
         end = span.end if number + 1 < len(spans) else float("inf")
-        looks = (near if end - span.begin < _SHORT else series).gpu_levels(span.begin, end)
+        looks = near if end - span.begin < _SHORT else series
+        bound = looks.gpu_bound(span.begin, end)
         told = [mark.gpu for mark in visited]
-        for entry, levels in ((before, looks), (told[0] if told else None, told)):
-            highest = max((level for level in levels if level is not None), default=None)
+        levels = [
+            (told[0] if told else None, max((level for level in told if level is not None), default=None))
+        ]
+        if bound is not None and bound > reached.get(span.name, -1):  # else it can change nothing
+            entry = looks.gpu_before(span.begin) if number else None
+            levels.append((entry, looks.gpu_peak(span.begin, end)))
+        for entry, highest in levels:
             if highest is None:
                 continue
             if entry is None or highest > entry * _RISEN:
                 reached[span.name] = max(highest, reached.get(span.name, 0))
             else:
                 found[span.name] = min(highest, found.get(span.name, highest))
-        before = looks[-1] if looks else before
     return {**found, **reached}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from math import inf, nextafter
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from oomproof.recording.json_text import parse
@@ -137,6 +139,8 @@ _KINDS: dict[type, _Kind] = {
     GpuRow: _Kind("gpu", "used IS NOT NULL AND total > 0 AND idx IS NOT NULL", "used", "idx"),
 }
 _TEXTS = ("role", "name")
+_PLAIN = frozenset((int, float, type(None)))
+_OF_JOB = "typeof(job_used) = 'integer'"
 
 
 class Series:
@@ -188,7 +192,7 @@ class Series:
                 reach, end,
             )  # fmt: skip
             if not rows or rows[0][0] < end - seconds or min(row[-1] for row in rows) <= self._first(table):
-                return [row for row in _clean(kind, [row[:-1] for row in rows]) if row.t >= end - seconds]
+                return _clean(kind, [row[:-1] for row in rows if row[0] >= end - seconds])
             reach *= 4
         return []
 
@@ -255,14 +259,32 @@ class Series:
             pass
         return Samples(Table(empty(), "gpu"), "job_used")
 
-    def gpu_levels(self, begin: float, end: float) -> list[int]:
-        """What all cards held together for the job at each look."""
+    def gpu_bound(self, begin: float, end: float) -> int | None:
+        """No less than what all cards held together for the job, at a fraction of the price: each look is several rows, and to
+        sort those together takes the time. None when there was no look."""
+        rows = self._within("gpu", "max(job_used), max(idx), min(idx)", begin, end, _OF_JOB)
+        if not rows or not isinstance(rows[0][0], int):
+            return None
+        most, last, first = rows[0]
+        known = isinstance(first, int) and isinstance(last, int) and 0 <= first <= last
+        return most * (last + 1 if first < last else 1) if known else 1 << 62
+
+    def gpu_peak(self, begin: float, end: float) -> int | None:
+        """The most that all cards held together for the job at one look."""
+        tail = "GROUP BY t ORDER BY sum(job_used) DESC LIMIT 1"
+        looks = self._within("gpu", "sum(job_used)", begin, end, _OF_JOB, tail)
+        return looks[0][0] if looks else None
+
+    def gpu_before(self, t: float) -> int | None:
+        """What they held at the last look before that time."""
         table = self._table("gpu")
-        if table is None or table.begin is None:
-            return []
-        there = "typeof(job_used) = 'integer'"
-        looks = self._within("gpu", "sum(job_used)", begin, end, there, "GROUP BY t ORDER BY t")
-        return [held for (held,) in looks if isinstance(held, int)]
+        try:
+            at = table.last("t", nextafter(t, -inf), _OF_JOB) if table is not None else None
+        except UNREADABLE:
+            at = None
+        if at is None:
+            return None
+        return self._within("gpu", "sum(job_used)", at[0], nextafter(at[0], inf), _OF_JOB)[0][0]  # type: ignore[no-any-return]
 
     def cards_used(self, known: set[int]) -> set[int]:
         """The cards on which the job ever held something, beside those that are known for it."""
@@ -422,15 +444,10 @@ def _columns(kind: type[Row]) -> str:
 
 def _clean(kind: type[Row], rows: Sequence[tuple[Any, ...]]) -> list[Row]:
     """Those whose columns, but for the texts, are numbers or nothing."""
-    texts = [place for place, name in enumerate(kind._fields) if name in _TEXTS]
+    figures = itemgetter(*(place for place, name in enumerate(kind._fields) if name not in _TEXTS))
     make: Callable[..., Row] = kind
     return [
-        make(*row)
-        for row in rows
-        if isinstance(row[0], float)
-        and all(
-            place in texts or isinstance(value, (int, float, type(None))) for place, value in enumerate(row)
-        )
+        make(*row) for row in rows if type(row[0]) is float and _PLAIN.issuperset(map(type, figures(row)))
     ]
 
 

@@ -49,6 +49,8 @@ _SECRET_NAME = re.compile(
     r"|(?<=[a-z])(?:Token|Secret)(?![a-z])"  # authToken, clientSecret; not maxTokens
 )
 _HOME = re.compile(r"(?<![\w/])(/home/|/Users/|/mnt/[a-z]/Users/|[A-Za-z]:\\Users\\)([^/\\\s:'\"<>]+)")
+_SHORT = 200  # characters of a text that is worth remembering
+_PLAIN = frozenset((int, float, bool, type(None)))
 _LONG_ENOUGH = 8  # a shorter value may be an ordinary word
 
 
@@ -58,6 +60,8 @@ class Redactor:
     def __init__(self, environment: Mapping[str, str] | None = None, *, hide_user: bool = False) -> None:
         self.found: Counter[tuple[str, str]] = Counter()
         self._values: set[str] = set()
+        # nothing was found in these: names of phases come by the thousand
+        self._harmless: set[str] = set()
         self._hide_user = hide_user
         for name, value in (os.environ if environment is None else environment).items():
             # the shell's folder is one wherever it lies: this environment is no connection string
@@ -66,11 +70,16 @@ class Redactor:
 
     def text(self, text: str, where: str) -> str:
         """``text`` without secrets; what was taken out is counted under ``where``."""
-        text = self.shapes(text, where)
+        if text in self._harmless:
+            return text
+        before, text = text, self.shapes(text, where)
         text = _NAMED.sub(lambda match: self._named(match, where), text)
         if _HEX_WORDS.search(text):
             text = "".join(self._hex(line, where) for line in text.splitlines(keepends=True))
-        return self.known(text, where)
+        text = self.known(text, where)
+        if text == before and len(text) <= _SHORT:
+            self._harmless.add(text)
+        return text
 
     def shapes(self, text: str, where: str) -> str:
         """Only what is secret by its shape: for text with a syntax of its own, such as HTML."""
@@ -129,6 +138,8 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value, where)
         if isinstance(value, tuple | list):
+            if _PLAIN.issuperset(map(type, value)):
+                return value
             masked = [self._masked(element, where) for element in value]
             return type(value)(masked) if any(map(is_not, masked, value)) else value
         if isinstance(value, dict):
@@ -138,6 +149,8 @@ class Redactor:
         changed = {}
         for name in value.__dataclass_fields__:
             before = getattr(value, name)
+            if type(before) in _PLAIN:
+                continue
             if (after := self._masked(before, where)) is not before:
                 changed[name] = after
         return replace(value, **changed) if changed else value
@@ -205,3 +218,4 @@ class Redactor:
         mixed = any(letter.isdigit() for letter in value) and any(letter.isalpha() for letter in value)
         if len(value) >= _LONG_ENOUGH and mixed and MASK not in value and not re.search(r"\s", value):
             self._values.add(value)
+            self._harmless.clear()

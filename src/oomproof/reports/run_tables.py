@@ -26,9 +26,10 @@ from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import PhaseMark
+from oomproof.recording.series import Event, PhaseMark
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
+from oomproof.reports.alongside import Alongside
 from oomproof.reports.chart import draw
 from oomproof.reports.table_text import cut, folded, table
 from oomproof.reports.trend_text import trend_rows
@@ -179,6 +180,8 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
 
 def show(run: Run, width: int = 80, colour: bool = False) -> str:
     """One run in full: what it was, how it went, a chart, the verdict."""
+    columns = max(20, min(100, width - 22))
+    trend, drawn = Alongside(lambda: trend_rows(run)), Alongside(lambda: _drawn(run, columns))
     told = conclusion_of(run)
     summary, recording = summarize(run, told), run.attempt.recording()
     settings = run.info.get("settings") or {}
@@ -197,7 +200,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows += [("waits", "; ".join(run.waits_for()) or "for memory")]
     else:
         rows += [("peak", peak_text(summary.peaks, spill_record.pinned(run.attempt)))]
-        rows += [("trend", line) for line in trend_rows(run)]
+        rows += [("trend", "")]
     if summary.peaks.gpu:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if settings.get("spill") and not waiting:
@@ -226,18 +229,16 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.append(("missing", recording.meta["trouble"]))
     for problem in {recording.problem, summary.problem} - {None} if not waiting else ():
         rows.append(("missing", str(problem)))
+    samples, phases, events = drawn.result()
     lines = []
     for name, value in rows:
-        part = folded(f"{name:>8}  ", value, width)
-        lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
+        for text in trend.result() if name == "trend" else [value]:
+            part = folded(f"{name:>8}  ", text, width)
+            lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
     if len(attempts) > 1:
         from oomproof.reports.attempt_table import attempt_lines
 
         lines += ["", *(f"  {line}" for line in attempt_lines(run, width - 2))]
-    columns = max(20, min(100, width - 22))
-    with recording.series() as series:
-        samples, phases = series.use.highest(columns), phase_rows(series)
-        events = series.events(words_only=True, last=_EVENTS, besides="agent")
     if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
         lines.append(draw(samples, width=columns, limit=settings.get("limit")))
@@ -260,6 +261,12 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     else:
         lines.append(f"next: oomproof logs -f {to_type(run)}")
     return "\n".join(lines)
+
+
+def _drawn(run: Run, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow], list[Event]]:
+    with run.attempt.recording().series() as series:
+        events = series.events(words_only=True, last=_EVENTS, besides="agent")
+        return series.use.highest(columns), phase_rows(series), events
 
 
 def agent_text(run: Run) -> str | None:

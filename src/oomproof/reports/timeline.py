@@ -11,6 +11,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of
 from oomproof.recording.series import GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow, Row, Series
 from oomproof.records import dataclass, field, replace
+from oomproof.reports.alongside import Alongside
 from oomproof.units import MIB
 
 WINDOW = 600.0  # seconds: the last ten minutes
@@ -140,6 +141,7 @@ def load(attempt: Attempt) -> Timeline:
     recording = attempt.recording()
     if recording.problem:
         return Timeline(problem=recording.problem)
+    rows = Alongside(lambda: load_phases(attempt))
     with recording.series() as series:
         limits = series.limits()
         if limits is None:
@@ -155,7 +157,7 @@ def load(attempt: Attempt) -> Timeline:
             unmanaged=tuple(_unmanaged(series, begin, end)),
             gpus=_gpus(series, begin, end),
             phases=tuple(replace(span, begin=span.begin - end, end=span.end - end) for span in spans),
-            phase_rows=tuple(phase_rows(series, spans)),
+            phase_rows=tuple(rows.result()),
             events=tuple(Mark(event.t - end, event.kind, event.text) for event in events[-_EVENTS:]),
             earlier_events=max(0, len(events) - _EVENTS),
             holders=tuple(_holders(series, end)),

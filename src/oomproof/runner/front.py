@@ -302,6 +302,8 @@ class Front:
             from oomproof.runner.stand_in import stand_by  # brings subprocess along: only for this case
 
             self._stand_in = stand_by(self.launch.attempt.run_folder, self._held)
+            if "ended" in self._status:
+                self._tell_stand_in(json.dumps(self._status).encode())
         except OSError as error:
             self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
 
@@ -321,9 +323,17 @@ class Front:
             os.waitpid(self.keeper_pid, 0)
         return "lost"
 
+    def _tell_stand_in(self, data: bytes) -> None:
+        if self._stand_in is not None:
+            with contextlib.suppress(OSError):
+                self._stand_in.send(data)
+
     def _on_own_news(self, news: dict[str, Any]) -> None:
         if "ended" in news:
             self._close_slave()
+            self._tell_stand_in(
+                json.dumps(news).encode()
+            )  # it reads what is left in the pipes, should we be killed
         if "leftovers" in news:
             self._tell_leftovers(news)
 
@@ -338,8 +348,7 @@ class Front:
             kept.finish()
             self._record = kept.record
             if self._stand_in is not None:
-                with contextlib.suppress(OSError):
-                    self._stand_in.send(b"D")
+                self._tell_stand_in(b"D")
                 self._stand_in.close()
 
     def _on_signal(self, number: int) -> None:

@@ -18,6 +18,7 @@ _NEXT = {
     "above": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "gpu-above": "nothing is done. What holds it: oomproof inspect {run}",
     "swap-growth": "nothing is done before memory is short",
+    "page-cache": "nothing is done: it continues, slowly",
 }
 _UNDO = {
     "ask": "pause",

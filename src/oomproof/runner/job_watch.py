@@ -26,6 +26,7 @@ from oomproof.recording.writer import Writer
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.census_watch import AT_STOP, AT_WARNING
 from oomproof.runner.job_alerts import JobAlerts
+from oomproof.runner.page_cache_watch import PAGE_CACHE
 from oomproof.runner.run_flags import RunSettings
 from oomproof.runner.sampler import AlertThresholds, Sampler
 from oomproof.units import format_duration, format_size
@@ -277,12 +278,12 @@ class Watch:
         self._alerts.event("save", text)
 
     def _on_event(self, kind: str, text: str) -> None:
-        """From the sampler: what the user asked to be told about, a leak, a killed worker."""
-        self._on_alert(text)
+        """From the sampler: what the user asked to be told about, a leak, a killed worker, a job that is slow."""
+        self._on_alert(text, PAGE_CACHE if kind == PAGE_CACHE else "alert")
         self._alerts.event(kind, text)
 
-    def _on_alert(self, text: str) -> None:
-        self.writer.event(boottime(), "alert", text)
+    def _on_alert(self, text: str, kind: str = "alert") -> None:
+        self.writer.event(boottime(), kind, text)
         self._tell(text)
 
     def _on_trouble(self, text: str) -> None:

@@ -19,6 +19,7 @@ from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
 from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, kill_text
+from oomproof.runner.page_cache_watch import PAGE_CACHE, Held, PageCacheWatch
 from oomproof.runner.swap_growth import SwapGrowth
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
@@ -41,6 +42,7 @@ _CALM_PAUSE = 20.0  # seconds; the guard wakes it as soon as the job changes
 _UNTOLD = (
     "memory has grown all the time since loading, and would be full before long: oomproof trend may tell more"
 )
+_CACHE_EVERY = 2.0  # seconds between looks at the counters of page cache
 _SETTLED = 20.0  # seconds after the first steps: then its mappings are what it works with
 _WITHOUT = "single processes may be missing in the recording"
 
@@ -85,6 +87,7 @@ class Sampler:
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
+        self._page_cache, self._next_page_cache = PageCacheWatch(), 0.0
         self._mappings: MappingWatch | None = None
         self._mappings_from = boottime() + _SETTLED
         self._heaviest = 0  # pid
@@ -100,6 +103,8 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(1.0)
         self._question.close()
+        if text := self._page_cache.whole():
+            self._writer.event(boottime(), PAGE_CACHE, text)
 
     def _trouble(self, text: str) -> None:
         self._writer.event(boottime(), "trouble", text)
@@ -157,6 +162,7 @@ class Sampler:
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(t, gpu_use)
         self._look_for_a_leak(t)
+        self._look_at_page_cache(t, pids)
 
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:
@@ -303,6 +309,16 @@ class Sampler:
             )
         self._alert("leak", alert)
         self._on_leak(moment.headroom)
+
+    def _look_at_page_cache(self, t: float, pids: list[int]) -> None:
+        memory, moment = self._moment.memory, self._moment
+        if memory is None or t < self._next_page_cache or (faults := self._job.cache_faults(pids)) is None:
+            return
+        self._next_page_cache = t + _CACHE_EVERY
+        limit = self._job.limit if self._job.is_exact and moment.limit_headroom is not None else None
+        held = Held(memory.use, memory.charged, memory.file, limit, moment.available)
+        if text := self._page_cache.look(t, faults, held, loading=not self._warm_up.is_over(t)):
+            self._alert(PAGE_CACHE, text)
 
     def _begin_mappings(self) -> None:
         from oomproof.runner.mapping_watch import MappingWatch  # most runs are over by then

@@ -7,6 +7,7 @@ and `stop` for a job that has lost both. It is not the job's parent: the exit st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import selectors
@@ -30,6 +31,7 @@ from oomproof.runner.run_flags import from_json
 from oomproof.runner.takeover import TakenOver
 
 _READY_SECONDS = 10.0
+GOODBYE = b"D"  # of a front that has seen the job to its end; what it tells before that is JSON
 
 
 def revive(run: run_folders.Run) -> None:
@@ -137,14 +139,24 @@ def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
 
 class StandIn(TakenOver):
     def __init__(
-        self, run: run_folders.Run, started: dict[str, Any], lock: int | None, held: dict[str, int]
+        self,
+        run: run_folders.Run,
+        started: dict[str, Any],
+        lock: int | None,
+        held: dict[str, int],
+        pidfd: int | None,
+        told: dict[str, Any],
     ) -> None:
+        """``pidfd``: of the job's leader, opened while it lived. ``told``: how it ended, where the front had got so far."""
         super().__init__(
-            spec_of(run, started), started, {}, lock, "another process keeps the job from now on"
+            spec_of(run, started), started, told, lock, "another process keeps the job from now on"
         )
         self._run_id = run.id
-        self._pidfd = os.pidfd_open(self.leader) if hasattr(os, "pidfd_open") else None
+        self._pidfd = pidfd
         self.slave = held.get("slave")
+        if self.ended and self.slave is not None:  # as note_end does
+            os.close(self.slave)
+            self.slave = None
         self.streams = {held[letter]: letter.encode() for letter in "TOE" if letter in held}
         self.files = followed(held)
         self.output = Output(self.folder, self.spec["output_cap"])
@@ -152,7 +164,7 @@ class StandIn(TakenOver):
     def prepare(self) -> None:
         super().prepare()
         self.watch_streams()
-        if self._pidfd is not None:
+        if self._pidfd is not None and not self.ended:
             self.selector.register(self._pidfd, selectors.EVENT_READ)
 
     def step(self) -> bool:
@@ -172,6 +184,36 @@ class StandIn(TakenOver):
             self.note_end(status)
 
 
+def open_leader(started: dict[str, Any]) -> int | None:
+    """Before anybody can wait for it: the kernel tells its status through this even afterwards (Linux 6.15)."""
+    job = started.get("job") or {}
+    pid = int(job.get("pid") or 0)
+    if not pid or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if processes.is_alive(pid, job.get("start")):
+        return pidfd
+    os.close(pidfd)  # the number may be somebody else's
+    return None
+
+
+def news_of_front(fd: int) -> dict[str, Any] | None:
+    """Waits for the front's end: how the job ended, where it had learnt that; None: it has seen everything to its end."""
+    data = b""
+    while part := os.read(fd, 4096):
+        data += part
+        if data.endswith(GOODBYE):
+            return None
+    try:
+        told = json.loads(data or b"{}")
+    except ValueError:  # killed while it told
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
 def main(arguments: list[str]) -> int:
     run = run_folders.Run(Path(arguments[0]))
     held = {name: int(fd) for name, _, fd in (word.partition("=") for word in arguments[1:])}
@@ -180,11 +222,13 @@ def main(arguments: list[str]) -> int:
     front = held.pop("front", None)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    if front is not None and os.read(front, 1):  # the front has seen the job to its end
-        return 0
     started = run.started()
     job = started.get("job") or {}
-    if not run.job_lives():
+    pidfd = open_leader(started)
+    told: dict[str, Any] | None = {}
+    if front is not None and ((told := news_of_front(front)) is None or run.exit()):
+        return 0
+    if front is None and not run.job_lives():
         return 1
     lock = held.get("lock")
     if front is None:
@@ -193,7 +237,7 @@ def main(arguments: list[str]) -> int:
         lock = state_files.take_lock(run.keeper_lock)
         if lock is None:
             return 0  # somebody else was faster
-    keeper = StandIn(run, started, lock, held)
+    keeper = StandIn(run, run.started() or started, lock, held, pidfd, told or {})
     keeper.prepare()
     keeper.run()
     return 0

@@ -274,6 +274,15 @@ def _unrelated() -> dict[str, Any]:
     return told
 
 
+def test_a_form_that_is_a_piece_ahead_is_a_copy_all_the_same() -> None:
+    rows = [{"id": number, "text": text()} for number in range(4250)]
+    prompts = [f"### {row['text']}" for row in rows[:4000]]
+    assert {frozenset(holder[0] for holder in group) for group in copies(look())} == {
+        frozenset(("rows", "prompts"))
+    }
+    assert rows and prompts
+
+
 def test_columns_of_the_same_length_are_no_copies() -> None:
     told = _unrelated()
     names = "labels predictions ids numbers names titles constant systems answers verdicts points others padded zeros"

@@ -57,6 +57,22 @@ def test_copies_that_are_no_good_part_of_it_are_not_what_to_change(attempt: Atte
     assert "del a" not in verdict.next and not any("del a" in remedy.title for remedy in verdict.remedies)
 
 
+def test_copies_are_compared_with_what_was_held_when_they_were_seen(attempt: Attempt) -> None:
+    """The census of a warning: by the end the job held twice as much, of the same data."""
+    seen = replace(
+        census(copies=(Copies(3000, ((thing("a", 80 * MIB),), (thing("b", 40 * MIB),))),)), anon=300 * MIB
+    )
+    assert "`del a`" in stopped(attempt, censuses=(seen,)).next
+    for other in (
+        replace(seen, anon=None),
+        replace(seen, anon=500 * MIB),
+        replace(
+            seen, copies=(Copies(3000, ((thing("a", 50 * MIB),), (thing("b", 40 * MIB),))),), anon=60 * MIB
+        ),
+    ):
+        assert "del a" not in stopped(attempt, censuses=(other,)).next
+
+
 def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt) -> None:
     leak = Growth("growing", "", 6.0 * MIB, None, None, 96.0, 300 * MIB, 592 * MIB)
     looks = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 250 * MIB)))

@@ -28,9 +28,11 @@ from helpers_case import (
 
 from oomproof.causes import CAUSES
 from oomproof.diagnosis import conclusion
+from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import case_collector as collect_module
-from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
+from oomproof.evidence.agent_files import AgentMessage
+from oomproof.evidence.case_file import CaseFile, Counters, Evidence, ExitStatus, KernelKill
 from oomproof.recording import state_files
 from oomproof.recording.run_folders import Run
 from oomproof.reports.verdict_text import long_form
@@ -59,6 +61,27 @@ def check(verdict: Verdict, cause: str, certainty: str) -> Verdict:
 def test_finished(attempt: Attempt) -> None:
     verdict = check(attempt.verdict(), "finished", "proven")
     assert verdict.headline == "finished" and verdict.phase == "train" and verdict.step == 117
+
+
+def test_slowed_by_its_limit(attempt: Attempt) -> None:
+    attempt.run["settings"]["limit"] = 400 * MIB
+    text = "slowed by its limit of 400 MiB: read 9.0 GiB back from disk; raise --limit to about 500M"
+    case = replace(attempt.case(), told=(AgentMessage(END - 2, "page-cache", text),))
+    verdict = judge(case)
+    assert verdict.headline == "finished" and verdict.all_well and verdict.why.endswith(f"; {text}")
+    assert (
+        verdict.next.startswith("to run it at full speed: oomproof run")
+        and "--limit 500M -- " in verdict.next
+    )
+    full = replace(case, told=(AgentMessage(END - 2, "page-cache", "slowed by a full machine: held 2 GiB"),))
+    assert judge(full).next == "nothing to do" and "slowed by a full machine" in judge(full).why
+    died = replace(
+        case,
+        status=ExitStatus(None, SIGKILL),
+        at_death=Counters(memcg_oom_kill=1),
+        at_start=Counters(memcg_oom_kill=0),
+    )
+    assert "slowed" not in judge(died).why, "that it died of memory is the news"
 
 
 def test_finished_although_a_worker_was_oom_killed(attempt: Attempt) -> None:

@@ -23,7 +23,7 @@ def recorded(path: Path, seed: int, phases: int) -> Path:
     connection.executescript(TABLES)
     t = 1000.0
     for _ in range(2000):
-        t += random.choice((0.1, 1.0, 1.0, random.random(), 100 * random.random() ** 8))
+        t += random.choice((0.1, 1.0, 1.0, random.random(), 0.01 + 100 * random.random() ** 8))
         connection.execute(
             INSERTS["job"], (t, random.randrange(900) * MIB, MIB, 5, 0, 0, None, 2, None, None)
         )

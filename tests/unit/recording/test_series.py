@@ -101,7 +101,9 @@ def test_samples_by_name_and_time(recording: Recording) -> None:
             (0, 10 * MIB),
             (1, 10 * MIB),
         ]
-        assert max(series.gpu_levels(0, 1000)) == 12 * MIB
+        assert series.gpu_peak(0, 1000) == 12 * MIB and series.gpu_peak(2000, 3000) is None
+        assert (series.gpu_bound(0, 1000) or 0) >= 12 * MIB and series.gpu_bound(2000, 3000) is None
+        assert series.gpu_before(0) is None
         assert series.limits() == (0, 999) and series.end() == 999
         assert {row.pid for row in series.living(150, 160)} == {7, 8}
         assert {row.pid for row in series.living(250, 999)} == {7}

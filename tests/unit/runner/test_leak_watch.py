@@ -76,6 +76,9 @@ class Job:
     def shared(self, samples: object) -> dict[int, int]:
         return {}
 
+    def cache_faults(self, pids: object) -> None:
+        return None
+
 
 def sampled(
     monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], gpu: Any = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from oomproof.diagnosis.advice import with_workers
+from oomproof.diagnosis.advice import as_flag, command, with_workers
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile
+from oomproof.runner.page_cache_watch import BY_LIMIT, STEP
 from oomproof.units import format_duration, format_size
 
 _EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")
@@ -36,7 +37,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         if case.status is not None and case.status.boottime is not None:
             why += f" {format_duration(case.status.boottime - asked.boottime)} before"
         why += ", which nothing in it looks for: it ended by itself"
-    headline, next_step, victim = "finished", "nothing to do", None
+    headline, next_step, victim = "finished", _faster(case) or "nothing to do", None
     kills = [kill for kill in case.our_kills if kill.sure]
     lost = len(kills) or case.moved.memcg_oom_kill or 0
     if lost:
@@ -62,12 +63,20 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
                 "sample.peak",
                 "kernel.kill",
                 "agent.program-lost",
+                "sample.page-cache",
                 "counter.memcg_oom_kill" if lost else "exit",
             ),
             test="the exit code",
             victim=victim,
         )
     ]
+
+
+def _faster(case: CaseFile) -> str:
+    limit = case.settings.limit
+    if limit is None or not case.slowed.startswith(BY_LIMIT):
+        return ""
+    return f"to run it at full speed: {command(case, f'--limit {as_flag(int(limit * STEP))}')}"
 
 
 def _programs(count: int) -> str:
