@@ -29,6 +29,7 @@ _FAILED_AT = 0.97  # of the figure at which memory ran out: so much is believed 
 _MOST_PROBES = 8
 # Of what there is. With a little more memory the allocator keeps other blocks, and what fits into less may fail: tried at each of these
 _SHARES = (1.0, 0.9975, 0.995)
+_STEPS_DOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,14 @@ def next_batch(
     between = ceiling if failed is None else max(farthest + 1, (farthest + failed) // 2)
     if len(good) == 1 and (second := _second(*good[0], available, min(ceiling, between))) is not None:
         return Next(second, False)
-    need, pair = _needs(good, expandable, available)
+    need, pair = _needs(good, expandable)
     if failed is not None and need(failed) < available * _EXPLAINS:
         ceiling = min(ceiling, between)  # the figures do not say why it failed: half way, from here on
-    answer, largest = _answer(need, within, _learned(need, failed, available), sizes, ceiling)
+    learned = _learned(need, failed, available)
+    answer, largest = _answer(need, within, learned, sizes, ceiling)
+    if pair is not None:
+        beyond = max(0, good[-1][1].need - smallest_capacity(good[-1][1].events or (), expandable))
+        answer = _surely(pair, learned - beyond, expandable, answer, sizes, _proven(within, sizes))
     if answer == 0:
         return Next(0, True, need(sizes[0]))
     reach = int(farthest * _reach(good, pair))
@@ -174,10 +179,9 @@ def _second(batch: int, reading: Reading, capacity: int, ceiling: int) -> int | 
 
 
 def _needs(
-    good: Sequence[tuple[int, Reading]], expandable: bool, capacity: int
+    good: Sequence[tuple[int, Reading]], expandable: bool
 ) -> tuple[Callable[[int], int], LogPair | None]:
-    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line. What fits into less than the
-    capacity and not into it needs more."""
+    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line."""
     if len(good) == 1:
         batch, reading = good[0]
         return lambda other: reading.need * max(other, batch) // batch, None
@@ -199,14 +203,24 @@ def _needs(
 
     def need(batch: int) -> int:
         if batch not in seen:
-            events = pair.at(batch)
-            least = smallest_capacity(events, expandable)
-            left = capacity - max(0, beyond)
-            is_sure = all(fits(events, int(left * share), expandable) for share in _SHARES)
-            seen[batch] = max(0, beyond) + (least if is_sure else max(least, left + 1))
+            seen[batch] = smallest_capacity(pair.at(batch), expandable) + max(0, beyond)
         return seen[batch]
 
     return need, pair
+
+
+def _surely(
+    pair: LogPair, capacity: int, expandable: bool, answer: int, sizes: Sequence[int], proven: int
+) -> int:
+    """The largest from there on down that succeeds at what there is, not only at less."""
+    batch = answer
+    for _ in range(_STEPS_DOWN):
+        if batch <= proven or all(
+            fits(pair.at(batch), int(capacity * share), expandable) for share in _SHARES
+        ):
+            return batch
+        batch = _allowed(sizes, batch - 1) or batch
+    return max(proven, batch)
 
 
 def _answer(
