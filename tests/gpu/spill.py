@@ -6,7 +6,7 @@ Needs torch 2.11, transformers, torchvision, pynvml and psutil; nothing is downl
 the same time and then wait for their turn on the card: those with a price one after the other, on a physically full card; the
 others together on an empty one, each inside a --gpu-limit. One line per check, facts under each that fails; exits 1 when one does.
 Run again with the same RESULTS.json it leaves out the rows that passed. Times and losses on an empty card: spill_reference.json.
-Sections: filled (dies, rows, books), together (refusals, pause, exits, pair), compiled (and a job that always spills), cost.
+Sections: filled (dies, rows, books), together (refusals, pause, exits, pair), compiled (and a job that always spills), compiled-full, cost.
 """
 
 from __future__ import annotations
@@ -502,6 +502,16 @@ def compiled_and_always() -> None:
     judge_row("compiled", compiled, left() - 3)
 
 
+def compiled_on_a_full_card() -> None:
+    """The same with the memory taken by a ballast, as the rows of `filled`."""
+    job = Job("compiled-full", "compiled", "--sizes", sizes_of("compiled"), flags=("--spill", "14G"))
+    ballast = Ballast(options.left)
+    try:
+        judge_row("compiled", job, left() - 5)
+    finally:
+        ballast.close()
+
+
 def cost() -> None:
     """By turns, under oomproof with and without the spill. Not part of a usual run: -2.9 % of 3.4 ms, three turns each, on an H200."""
     times: dict[str, list[float]] = {"with": [], "without": []}
@@ -562,7 +572,13 @@ def main() -> int:
     PLAN.update(json.loads(Path(options.reference).read_text()))
     if Path(options.results).exists():
         results.update(json.loads(Path(options.results).read_text()))
-    sections = (("filled", filled), ("together", together), ("compiled", compiled_and_always), ("cost", cost))
+    sections = (
+        ("filled", filled),
+        ("together", together),
+        ("compiled", compiled_and_always),
+        ("compiled-full", compiled_on_a_full_card),
+        ("cost", cost),
+    )
     for name, section in sections:
         if name not in options.only.split(","):
             continue

@@ -97,7 +97,7 @@ class UnmanagedGuard:
     def view(self, near: bool) -> tuple[UnmanagedView, ...]:
         pauses = self._pauses  # there once somebody was seen who could be paused
         if not near and (pauses is None or not pauses.any):
-            self._resumed = {}
+            self._resumed, self._paused = {}, {}
             return ()
         jobs = {(job.pid, job.start): job for job in paused_jobs.read(self._folder)}
         others = {key: UnmanagedView(key, job.name, job.use, paused="other") for key, job in jobs.items()}
