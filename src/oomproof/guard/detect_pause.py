@@ -29,8 +29,7 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
-PARTS = (2, 4, 6)  # of the floor, left to the last that runs: at its first turn, and later
-TURNS = 3  # so often the last that runs is paused for the others' sake, who may be nearer to their end
+PARTS = (2, 4)  # of the floor, left to the last that runs: at its first turn, and later
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -39,7 +38,7 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
         return False
-    if facts.running == 0 and facts.waiting > 0 and state.pauses >= TURNS:
+    if facts.running == 0 and facts.waiting > 0 and not facts.unmanaged_wait:
         return False  # the last that runs: the others wait for it
     if facts.running == 0 and ours(facts) and not facts.unmanaged_wait and not facts.waiting:
         return False  # alone, and itself the growth: nobody would ever free memory

@@ -36,9 +36,9 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
 
 def end_line(settings: Settings, facts: Facts) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
-    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.running):
+    if facts.stall > STALLED or not facts.unmanaged_wait:
         return settings.floor / 2
-    return max(settings.floor / 8, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
+    return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:

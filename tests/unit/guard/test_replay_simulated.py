@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from replay_simulated import Mix
 
 
-@pytest.mark.parametrize("seed", [10, 13, 19, 30, 40])
+@pytest.mark.parametrize("seed", [10, 13, 17, 30, 40])
 def test_all_of_a_mix_finish(seed: int) -> None:
     mix = Mix(seed)
     assert set(mix.run()) == {"finished"}, "\n".join(mix.said)

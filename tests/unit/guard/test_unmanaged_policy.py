@@ -61,7 +61,7 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     assert ours(breath, state) == []
     lasts = replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB)
     assert ours(lasts, state) == ["ask"], "whoever grows may be paused in a moment"
-    assert ours(replace(lasts, available=120 * MIB), state) == ["term"]
+    assert ours(replace(lasts, available=200 * MIB), state) == ["term"]
 
 
 def test_with_it_paused_a_breath_of_its_own_does_not_end_our_job() -> None:
