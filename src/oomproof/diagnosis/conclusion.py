@@ -90,6 +90,8 @@ def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion
     conclusion = Conclusion(verdict, stored=False, case=case)
     if case.elsewhere is not None:
         return conclusion  # its own host knows more: nothing said from here is stored
+    if case.status is None and not verdict.evidence:
+        return conclusion  # made of nothing: on a full disk the status comes home a moment later
     if not run.is_ours():
         return conclusion  # root looks at a user's run: a file of root's there would be in the user's way
     try:

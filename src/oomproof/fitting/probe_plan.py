@@ -81,13 +81,12 @@ def next_batch(
     between = ceiling if failed is None else max(farthest + 1, (farthest + failed) // 2)
     if len(good) == 1 and (second := _second(*good[0], available, min(ceiling, between))) is not None:
         return Next(second, False)
-    need, pair = _needs(good, expandable)
+    need, pair, beyond = _needs(good, expandable)
     if failed is not None and need(failed) < available * _EXPLAINS:
         ceiling = min(ceiling, between)  # the figures do not say why it failed: half way, from here on
     learned = _learned(need, failed, available)
     answer, largest = _answer(need, within, learned, sizes, ceiling)
     if pair is not None:
-        beyond = max(0, good[-1][1].need - smallest_capacity(good[-1][1].events or (), expandable))
         answer = _surely(pair, learned - beyond, expandable, answer, sizes, _proven(within, sizes))
     if answer == 0:
         return Next(0, True, need(sizes[0]))
@@ -180,11 +179,11 @@ def _second(batch: int, reading: Reading, capacity: int, ceiling: int) -> int | 
 
 def _needs(
     good: Sequence[tuple[int, Reading]], expandable: bool
-) -> tuple[Callable[[int], int], LogPair | None]:
-    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line."""
+) -> tuple[Callable[[int], int], LogPair | None, int]:
+    """What any batch needs: by the logs of the two largest where they show the same tensors, else by a line. Beside it what no log shows."""
     if len(good) == 1:
         batch, reading = good[0]
-        return lambda other: reading.need * max(other, batch) // batch, None
+        return lambda other: reading.need * max(other, batch) // batch, None, 0
     (small, first), (large, second) = good[-2:]
     pair = None
     if first.events is not None and second.events is not None:
@@ -197,16 +196,16 @@ def _needs(
             steeper = _STEEPER if batch > large else 1.0
             return known.get(batch) or int(second.need + slope * steeper * (batch - large))
 
-        return on_the_line, None
+        return on_the_line, None, 0
     seen: dict[int, int] = dict(known)
-    beyond = second.need - smallest_capacity(second.events or (), expandable)  # what no log shows
+    beyond = max(0, second.need - smallest_capacity(second.events or (), expandable))
 
     def need(batch: int) -> int:
         if batch not in seen:
-            seen[batch] = smallest_capacity(pair.at(batch), expandable) + max(0, beyond)
+            seen[batch] = smallest_capacity(pair.at(batch), expandable) + beyond
         return seen[batch]
 
-    return need, pair
+    return need, pair, beyond
 
 
 def _surely(

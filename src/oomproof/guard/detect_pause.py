@@ -40,7 +40,7 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if facts.running == 0 and facts.waiting > 0 and not facts.unmanaged_wait:
         return False  # the last that runs: the others wait for it
-    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait and not facts.waiting:
+    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait:
         return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)

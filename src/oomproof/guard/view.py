@@ -119,7 +119,7 @@ class Facts:
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
     unmanaged_wait: bool = (
-        False  # the machine's guard has paused jobs that were not started by us, now or before
+        False  # jobs that were not started by us are or were paused, or grow and can be: they may free memory
     )
     pending: int = 0  # what the others that run have yet to take of what is reserved for them
     pauses: int = 0  # how often it was paused so far

@@ -34,7 +34,7 @@ from oomproof.evidence import case_collector as collect_module
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_file import CaseFile, Counters, Evidence, ExitStatus, KernelKill
 from oomproof.recording import state_files
-from oomproof.recording.run_folders import Run
+from oomproof.recording.run_folders import Run, runs_folder
 from oomproof.reports.verdict_text import long_form
 from oomproof.units import format_zone
 
@@ -761,3 +761,16 @@ def test_judged_again_when_more_can_be_read(attempt: Attempt, monkeypatch: pytes
     richer = replace(stored, evidence=(*stored.evidence, seen_then))
     (attempt.dir / "verdict.json").write_text(json.dumps(richer.to_json()))
     assert now() == richer and written == [again], "what was seen then is not given up"
+
+
+def test_a_verdict_made_of_nothing_is_not_kept() -> None:
+    """Seen in chaos: judged on a full disk before the status could be written, and told for ever."""
+    run = Run(runs_folder() / "20260921-221500-abc")
+    attempt = run.folder / "1"
+    attempt.mkdir(parents=True)
+    (run.folder / "run.json").write_text(json.dumps({"schema": 1, "id": run.id, "argv": ["true"]}))
+    assert conclusion.conclude(run).verdict.headline == "how it ended is not known"
+    (attempt / "exit.json").write_text(
+        json.dumps({"boottime": 5.0, "wall": 1.0, "status": 0, "code": 0, "signal": None})
+    )
+    assert conclusion.conclude_once(Run(run.folder)).verdict.cause == "finished"
