@@ -67,36 +67,26 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 class Drill:
-    """One rehearsal; again with --allow-writes where this machine keeps no writes private, which is said."""
+    """One rehearsal, in a folder of its own; again with --allow-writes where this machine keeps no writes private, which is said."""
 
-    def __init__(self, what: str, *words: str) -> None:
-        self.what, self.words, self.allow = what, words, False
-        self.folder = FOLDER / f"drill-{what}"
-        self.folder.mkdir()
-        (self.folder / "precious.txt").write_text("mine")
-        if what == "nano":
-            (self.folder / "train.bin").write_bytes(b"\1\0" * (1 << 19))
-        self.before = digest(self.folder)
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        time_limit: str = "60s",
+    ) -> None:
+        self.folder, self.command, self.allow, self.time_limit = folder, command, False, time_limit
+        self.environment = {**ENVIRONMENT, **(environment or {})}
+        self.before = digest(folder)
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         self.began = time.monotonic()
-        flags = ["--json", "--time-limit", "60s", *(["--allow-writes"] if self.allow else [])]
-        command = [
-            *OURS,
-            "rehearse",
-            *flags,
-            "--",
-            sys.executable,
-            JOB,
-            self.what,
-            *self.words,
-            "--device",
-            options.device,
-        ]
+        flags = ["--json", "--time-limit", self.time_limit, *(["--allow-writes"] if self.allow else [])]
         return subprocess.Popen(
-            command,
-            env=ENVIRONMENT,
+            [*OURS, "rehearse", *flags, "--", *self.command],
+            env=self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -123,41 +113,31 @@ class Drill:
 
 
 class Real:
-    """The same script as it is."""
+    """The same command as it is, in another folder; what it prints lies beside that."""
 
-    def __init__(self, what: str) -> None:
-        self.what, folder = what, FOLDER / f"real-{what}"
-        folder.mkdir()
-        command = [
-            *OURS,
-            "run",
-            "--name",
-            what,
-            "--allow-twin",
-            "--no-wait",
-            "-q",
-            "--",
-            sys.executable,
-            JOB,
-            what,
-            "--length",
-            str(LENGTHS[what]),
-            "--device",
-            options.device,
-        ]
-        self.process = subprocess.Popen(
-            command, env=ENVIRONMENT, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+    def __init__(
+        self, name: str, folder: Path, command: list[str], environment: dict[str, str] | None = None
+    ) -> None:
+        self.name, self.log = name, folder.parent / f"{name}.log"
+        flags = ["--name", name, "--allow-twin", "--no-wait", "-q"]
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                [*OURS, "run", *flags, "--", *command],
+                env={**ENVIRONMENT, **(environment or {})},
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
-    def peaks(self) -> tuple[int, int, int]:
-        """(status, bytes on the card, bytes of RAM)."""
+    def peaks(self, seconds: float | None = None) -> tuple[int, int, int]:
+        """(status, bytes on the card, bytes of RAM); ended after so many seconds, if it has not by itself."""
         try:
-            status = self.process.wait(left())
+            status = self.process.wait(left() if seconds is None else max(0.1, seconds))
         except subprocess.TimeoutExpired:
             self.process.terminate()
-            status = self.process.wait(20)
+            status = self.process.wait(40)
         for path in FOLDER.glob("state/oomproof/runs/*/run.json"):
-            if json.loads(path.read_text())["name"] == self.what:
+            if json.loads(path.read_text())["name"] == self.name:
                 with sqlite3.connect(path.parent / "1" / "recording.sqlite") as connection:
                     card = connection.execute("SELECT max(job_used) FROM gpu").fetchone()[0] or 0
                     ram = (
@@ -170,9 +150,38 @@ class Real:
         return status, 0, 0
 
 
-def compare(what: str, drill: Drill, real: Real) -> None:
-    value = drill.result()
-    status, card, ram = real.peaks()
+def job(what: str, *words: str) -> list[str]:
+    return [sys.executable, JOB, what, *words, "--device", options.device]
+
+
+def drill(what: str, *words: str) -> Drill:
+    folder = FOLDER / f"drill-{what}"
+    folder.mkdir()
+    (folder / "precious.txt").write_text("mine")
+    if what == "nano":
+        (folder / "train.bin").write_bytes(b"\1\0" * (1 << 19))
+    return Drill(folder, job(what, *words))
+
+
+def real(what: str) -> Real:
+    folder = FOLDER / f"real-{what}"
+    folder.mkdir()
+    return Real(what, folder, job(what, "--length", str(LENGTHS[what])))
+
+
+def check_files(what: str, rehearsed: Drill) -> None:
+    after = digest(rehearsed.folder)
+    check(
+        f"{what}: not a file has changed",
+        rehearsed.allow or after == rehearsed.before,
+        sorted(set(after.items()) ^ set(rehearsed.before.items()))[:5]
+        or ("--allow-writes" if rehearsed.allow else "same"),
+    )
+
+
+def compare(what: str, rehearsed: Drill, ran: Real) -> None:
+    value = rehearsed.result()
+    status, card, ram = ran.peaks()
     phases = {phase["phase"]: phase for phase in value.get("phases", []) if phase["reached"]}
     gpu = (value.get("gpu") or {}).get("peak_bytes") or 0
     wanted = {
@@ -198,13 +207,7 @@ def compare(what: str, drill: Drill, real: Real) -> None:
         (sorted(phases), value.get("took"), value.get("seconds")),
         value,
     )
-    after = digest(drill.folder)
-    check(
-        f"{what}: not a file has changed",
-        drill.allow or after == drill.before,
-        sorted(set(after.items()) ^ set(drill.before.items()))[:5]
-        or ("--allow-writes" if drill.allow else "same"),
-    )
+    check_files(what, rehearsed)
     shapes = [batch["shapes"] for batch in value.get("batches", []) if batch["training"]]
     if what == "trainer":
         check("trainer: the longest text is in the batch", bool(shapes) and "1536]" in str(shapes[0]), shapes)
@@ -255,12 +258,12 @@ def main() -> int:
     sys.path.insert(0, SOURCE)
     look_at_driver()
     chosen = [what for what in LENGTHS if options.only in ("", what)]
-    drills = {what: Drill(what, "--length", str(LENGTHS[what])) for what in chosen}
-    reals = {what: Real(what) for what in chosen}
+    drills = {what: drill(what, "--length", str(LENGTHS[what])) for what in chosen}
+    reals = {what: real(what) for what in chosen}
     if options.only:
         compare(options.only, drills[options.only], reals[options.only])
         return 0
-    keeps, narrow = Drill("keeps", "--length", "4000"), Drill("narrow")
+    keeps, narrow = drill("keeps", "--length", "4000"), drill("narrow")
     for what in LENGTHS:
         try:
             compare(what, drills[what], reals[what])
@@ -285,6 +288,10 @@ def main() -> int:
         (value.get("status"), oom),
         value,
     )
+    return summed_up()
+
+
+def summed_up() -> int:
     failed = [name for name, entry in results["checks"].items() if not entry["ok"]]
     save()
     print(
