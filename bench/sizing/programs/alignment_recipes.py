@@ -218,14 +218,16 @@ def lengths():
     )
 
     def collate(rows):
-        ids = nn.utils.rnn.pad_sequence([torch.randint(5, 64000, (n,)) for n in rows], batch_first=True)
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return {
             "input_ids": ids,
             "attention_mask": (ids != 0).long(),
             "labels": ids.masked_fill(ids == 0, -100),
         }
 
-    loader = torch.utils.data.DataLoader(sizes, BATCH, shuffle=True, collate_fn=collate)
+    loader = torch.utils.data.DataLoader(
+        [torch.randint(5, 64000, (size,)) for size in sizes], BATCH, shuffle=True, collate_fn=collate
+    )
     for step, batch in enumerate(loader):
         if step == args.steps:
             break

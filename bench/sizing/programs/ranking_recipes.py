@@ -125,12 +125,10 @@ def sentences():
         .tolist()
     )
 
+    pairs = [tuple(torch.randint(5, 30000, (length,)) for length in pair) for pair in lengths]
+
     def collate(rows):
-        sides = zip(*rows, strict=True)
-        return [
-            nn.utils.rnn.pad_sequence([torch.randint(5, 30000, (n,)) for n in side], batch_first=True)
-            for side in sides
-        ]
+        return [nn.utils.rnn.pad_sequence(side, batch_first=True) for side in zip(*rows, strict=True)]
 
     def embedded(ids):
         mask = (ids != 0).long()
@@ -138,7 +136,7 @@ def sentences():
         return F.normalize((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=-1)
 
     loader = torch.utils.data.DataLoader(
-        lengths, BATCH, shuffle=True, collate_fn=collate, drop_last=True, pin_memory=True
+        pairs, BATCH, shuffle=True, collate_fn=collate, drop_last=True, pin_memory=True
     )
     for step, (first, second) in enumerate(loader):
         if step == args.steps:

@@ -67,20 +67,34 @@ class Recognizer(nn.Module):
         return self.head(x).log_softmax(-1), lengths
 
 
+class Clips(torch.utils.data.Dataset):
+    """Recordings of 3 to 15 seconds."""
+
+    def __init__(self, count) -> None:
+        seconds = torch.rand(count, generator=torch.Generator().manual_seed(5)) * 12 + 3
+        self.frames = (seconds * 100).int().tolist()
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, index):
+        return torch.randn(self.frames[index], 80)
+
+
 def conformer():
     """An epoch of 60 batches, each padded to its longest recording."""
     model = Recognizer().cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-4, betas=(0.9, 0.98))
-    seconds = torch.rand(60 * BATCH, generator=torch.Generator().manual_seed(5)) * 12 + 3
-    clips = [int(length * 100) for length in seconds]
 
     def collate(rows):
-        lengths = torch.tensor(rows)
-        sound = nn.utils.rnn.pad_sequence([torch.randn(length, 80) for length in rows], batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        sound = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         targets = lengths // 16
         return sound, lengths, torch.randint(1, 512, (len(rows), int(targets.max()))), targets
 
-    loader = torch.utils.data.DataLoader(clips, BATCH, shuffle=True, collate_fn=collate, drop_last=True)
+    loader = torch.utils.data.DataLoader(
+        Clips(60 * BATCH), BATCH, shuffle=True, collate_fn=collate, drop_last=True
+    )
     for step, (sound, lengths, words, counts) in enumerate(loader):
         if step == args.steps:
             break
