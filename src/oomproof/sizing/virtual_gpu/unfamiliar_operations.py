@@ -2,7 +2,8 @@
 
 Of those that were missed on first sight of 142 jobs on an H200, the gradient of `amax`, `topk`, rows added up by their numbers and the
 absolute of a complex number took between once and twice what they read. What only computes element by element, shows the same
-memory otherwise or fills new memory takes nothing (torch's TensorIterator), and nor do those below, by the same jobs' traces.
+memory otherwise or fills new memory takes nothing (torch's TensorIterator), and nor do those below, by the same jobs' traces or by
+their kernels' source.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAMES = """
     new_empty new_zeros new_ones new_full new_empty_strided rand_like randn_like randint_like rand randn randint randperm normal_ uniform_ bernoulli_ bernoulli random_ exponential_
     fill_ zero_ detach alias lift lift_fresh_copy lift_fresh view _unsafe_view reshape permute transpose t expand slice select split split_with_sizes unbind squeeze
     unsqueeze as_strided diagonal unfold view_as_real view_as_complex real imag _reshape_alias chunk narrow movedim flatten unflatten
-    cat stack constant_pad_nd slice_backward select_backward diagonal_backward _reshape_copy repeat roll flip tril triu tril_ triu_ one_hot resolve_conj resolve_neg _conj set_
+    cat stack constant_pad_nd pixel_shuffle pixel_unshuffle slice_backward select_backward diagonal_backward _reshape_copy repeat roll flip tril triu tril_ triu_ one_hot resolve_conj resolve_neg _conj set_
     gather scatter scatter_ scatter_add scatter_add_ index_select index_select_backward index_add index_add_ masked_fill masked_fill_ where embedding masked_scatter index index_put
     mm addmm bmm baddbmm convolution convolution_backward _euclidean_dist linear matmul addmm_ addmv mv dot
     sum mean amax amin max min argmax argmin any all prod cumsum cumprod linalg_vector_norm norm var var_mean std std_mean logsumexp topk
@@ -31,6 +32,10 @@ _NAMES = """
     max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
     max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
     upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest1d upsample_nearest1d_backward
+    upsample_bicubic2d upsample_bicubic2d_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
+    upsample_trilinear3d upsample_trilinear3d_backward upsample_nearest3d upsample_nearest3d_backward upsample_linear1d upsample_linear1d_backward
+    grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward _weight_norm_interface _weight_norm_interface_backward scatter_reduce
+    reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
     embedding_dense_backward _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
     _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward binary_cross_entropy
