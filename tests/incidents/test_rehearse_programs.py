@@ -65,9 +65,25 @@ class Generating(Trainer):
         return told
 
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=500, n_positions=128, bos_token_id=0, eos_token_id=1))
+model.eval()  # as from_pretrained() leaves it; the Trainer takes its first batch before it calls train()
 arguments = TrainingArguments("out", per_device_train_batch_size=4, max_steps=5000, eval_strategy="steps", eval_steps=1000,
                               save_steps=1000, report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False)
 Generating(model=model, args=arguments, train_dataset=Texts(400), eval_dataset=Texts(24), data_collator=pad).train()
+"""
+
+NEVER_SWITCHED = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+rows = [torch.ones(300 if number == 40 else 5, 16) for number in range(64)]
+train = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True, collate_fn=torch.cat)
+model = nn.Linear(16, 16).eval()  # as from_pretrained() leaves it
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(1000):
+    for batch in train:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
 """
 
 LIGHTNING = """
@@ -149,9 +165,19 @@ def test_hugging_face_trainer(folder: Path) -> None:
     pytest.importorskip("transformers")
     value, done = rehearse(TRAINER, folder)
     assert (value["refused"], done.returncode) == (None, 0), done.stderr
-    assert value["batches"][0]["shapes"][0] == "int64 [4, 96]"
+    train, test = value["batches"][:2]
+    assert train["training"] and train["shapes"][0] == "int64 [4, 96]"
+    assert not test["training"]
     assert reached(value) == {"load", "train", "eval", "generate", "save"}
     assert value["evaluations"] == 2 and value["generations"] >= 1 and value["saves"] >= 1
+
+
+def test_a_model_that_is_never_switched_to_training_is_trained_all_the_same(folder: Path) -> None:
+    value, done = rehearse(NEVER_SWITCHED, folder, "--time-limit", "12s")
+    assert (value["refused"], done.returncode) == (None, 0), done.stderr
+    (batch,) = value["batches"]
+    assert batch["training"] and batch["shapes"] == ["float32 [315, 16]"]
+    assert value["evaluations"] == 0
 
 
 def test_lightning(folder: Path) -> None:

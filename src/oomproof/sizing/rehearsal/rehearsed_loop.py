@@ -32,6 +32,7 @@ class RehearsedLoop:
         self.began: float | None = None  # the first batch, or backward
         self.steps = self.passes = self.loaders = 0
         self._switched_last: Any = None  # the module that was last switched over, weakly
+        self.switched_since_step = False
         self.eval_lives: list[tuple[int, int]] = []  # batches of the evaluation, and what was alive then
         self.evaluations: list[tuple[int, int]] = []  # steps before each, and what was alive as it began
         self.early = 0  # evaluations before the first step
@@ -108,6 +109,7 @@ class RehearsedLoop:
                 depth[0] -= 1
                 if not depth[0] and self.is_here() and not _compiling():
                     self._switched_last = weakref.ref(this)
+                    self.switched_since_step = bool(self.steps)
                     self._switched(not mode)
 
         module.train = ours  # eval() calls it
@@ -117,6 +119,10 @@ class RehearsedLoop:
         """Asked of the module itself: Lightning switches it back part by part."""
         module = self._switched_last() if self._switched_last is not None else None
         return module is not None and not module.training
+
+    def training_goes_on(self) -> None:
+        """Said by a trainer that takes its batch first and calls train() then: what eval() said before is over."""
+        self._switched_last = None
 
     def _switched(self, evaluating: bool) -> None:
         if (
@@ -298,6 +304,19 @@ def hurry_trainer(module: Any, loop: RehearsedLoop) -> None:
         return control
 
     callback.on_step_end = on_step_end
+    for name in ("on_epoch_begin", "on_evaluate"):
+        _before(callback, name, loop.training_goes_on)
+
+
+def _before(kind: Any, name: str, tell: Any) -> None:
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return original(*args, **kwargs)
+
+    setattr(kind, name, told)
 
 
 def hurry_lightning(module: Any, loop: RehearsedLoop) -> None:

@@ -57,7 +57,13 @@ class WorstBatches(LoaderFlow):
 
         dataloader._BaseDataLoaderIter.__next__ = following_batch
         dataloader._BaseDataLoaderIter.next = following_batch
-        register_optimizer_step_pre_hook(lambda *given: self.training.add(self.last) if self.last else None)
+        register_optimizer_step_pre_hook(lambda *given: self._trained())
+
+    def _trained(self) -> None:
+        if self.last:
+            self.training.add(self.last)
+            if not self.loop.steps and self.last in self.worst:
+                self.worst[self.last].training = True
 
     # --- where it stands --------------------------------------------------------------------------------------
 
@@ -65,7 +71,7 @@ class WorstBatches(LoaderFlow):
         loop = self.loop
         loop.begins()
         loop.check()
-        loop.peaks.enter(TRAIN if torch.is_grad_enabled() and not loop.evaluating else EVAL)
+        loop.peaks.enter(TRAIN if self._is_training(iterator) else EVAL)
         if loop.peaks.now == EVAL:
             if not iterator.__dict__.get("_rehearsed"):
                 loop.evaluation_begins()
@@ -73,6 +79,14 @@ class WorstBatches(LoaderFlow):
             given = iterator.__dict__.get("_rehearsed", 0)
             if given >= _FIRST_LIVE and given % 2 == 0 and len(loop.eval_lives) < _LIVES:
                 loop.eval_lives.append((given, loop.peaks.live()))
+
+    def _is_training(self, iterator: Any) -> bool:
+        """A model that from_pretrained() left in eval mode, and that nobody switched, is trained all the same."""
+        if not torch.is_grad_enabled():
+            return False
+        return not self.loop.evaluating or (
+            id(iterator._dataset) in self.training and not self.loop.switched_since_step
+        )
 
     def _before(self, iterator: Any) -> None:
         """As on the virtual GPU; but an evaluation that is short is seen whole."""
