@@ -136,18 +136,32 @@ class Real:
         except subprocess.TimeoutExpired:
             self.process.terminate()
             status = self.process.wait(40)
+        recording = self._recording()
+        if recording is None:
+            return status, 0, 0
+        with sqlite3.connect(recording) as connection:
+            card = connection.execute("SELECT max(job_used) FROM gpu").fetchone()[0] or 0
+            ram = connection.execute("SELECT max(coalesce(anon,0)+coalesce(shmem,0)) FROM job").fetchone()[0]
+        return status, card, ram or 0
+
+    def growth(self) -> list[tuple[float, int]]:
+        """Seconds since the first look, and bytes on the card, whenever it had become more."""
+        recording, rises = self._recording(), []
+        if recording is not None:
+            with sqlite3.connect(recording) as connection:
+                looks = connection.execute("SELECT t, coalesce(job_used, 0) FROM gpu ORDER BY t").fetchall()
+            most = 0
+            for at, used in looks:
+                if used > most:
+                    most = used
+                    rises.append((round(at - looks[0][0], 1), used))
+        return rises
+
+    def _recording(self) -> Path | None:
         for path in FOLDER.glob("state/oomproof/runs/*/run.json"):
             if json.loads(path.read_text())["name"] == self.name:
-                with sqlite3.connect(path.parent / "1" / "recording.sqlite") as connection:
-                    card = connection.execute("SELECT max(job_used) FROM gpu").fetchone()[0] or 0
-                    ram = (
-                        connection.execute(
-                            "SELECT max(coalesce(anon,0)+coalesce(shmem,0)) FROM job"
-                        ).fetchone()[0]
-                        or 0
-                    )
-                return status, card, ram
-        return status, 0, 0
+                return path.parent / "1" / "recording.sqlite"
+        return None
 
 
 def job(what: str, *words: str) -> list[str]:

@@ -34,7 +34,6 @@ from typing import Any
 import rehearse
 from rehearse import ENVIRONMENT, FOLDER, GIB, HERE, Drill, Real, check, options, results
 
-REAL_SECONDS = 125.0  # of a real run, where it has not ended by itself
 MEDIUM = "n_layer=24,n_embd=1024,n_head=16"
 MEDIUM_BYTES = 4 * (12 * 24 * 1024**2 + (50257 + 1024) * 1024)  # of its weights
 
@@ -83,8 +82,8 @@ PROGRAMS = {
         "hf",
         "run_glue.py --model_name_or_path bert --train_file train.json --validation_file validation.json --do_train --do_eval"
         " --max_seq_length 512 --pad_to_max_length False --per_device_train_batch_size 32 --per_device_eval_batch_size 64"
-        " --eval_strategy steps --eval_steps 100 --save_steps 100 --save_total_limit 1 --max_steps 5000 --logging_steps 20"
-        " --report_to none --output_dir out",
+        " --eval_strategy steps --eval_steps 100 --max_eval_samples 1280 --save_steps 100 --save_total_limit 1 --max_steps 5000"
+        " --logging_steps 20 --report_to none --output_dir out",
         "--use_cpu --max_steps 12 --eval_steps 4 --save_steps 4 --per_device_train_batch_size 2 --per_device_eval_batch_size 4"
         " --max_eval_samples 12",
         "eval_loss",
@@ -147,7 +146,7 @@ def make(programs: Path) -> None:
     began = time.monotonic()
     words = [sys.executable, str(HERE / "jobs" / "program_data.py"), str(FOLDER / "made")]
     tiny = ["--tiny"] if options.device == "cpu" else []
-    subprocess.run([*words, *tiny], env=ENVIRONMENT, check=True, timeout=120)
+    subprocess.run([*words, *tiny], env=ENVIRONMENT, check=True, timeout=300)
     print(f"     data made in {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -192,7 +191,14 @@ def compare(name: str, rehearsed: Drill, ran: tuple[Real, Path], ends: float) ->
     results["facts"][name] = {
         "command": " ".join(["python", *command(program)[1:]]),
         "rehearsal": value,
-        "real": {"status": status, "card": card, "ram": ram, "evaluations": evaluations, "saved": saved},
+        "real": {
+            "status": status,
+            "card": card,
+            "ram": ram,
+            "evaluations": evaluations,
+            "saved": saved,
+            "growth": ran[0].growth(),
+        },
     }
     gpu = (value.get("gpu") or {}).get("peak_bytes") or 0
     host = (value.get("host") or {}).get("peak_bytes") or 0
@@ -268,7 +274,7 @@ def second_evaluation(measured: Drill) -> None:
 
 def round_of(names: Iterable[str]) -> None:
     chosen = [name for name in names if not options.only or name in options.only.split(",")]
-    ends = time.monotonic() + REAL_SECONDS
+    ends = time.monotonic() + options.real_seconds
     drills = {name: drill(name, PROGRAMS[name]) for name in chosen}
     reals = {name: real(name, PROGRAMS[name]) for name in chosen}
     last = drill("second-free", SECOND) if "run-clm" in chosen else None
@@ -286,6 +292,9 @@ def main() -> int:
     parser.add_argument("results")
     parser.add_argument("programs", type=Path)
     parser.add_argument("--seconds", type=float, default=350)
+    parser.add_argument(
+        "--real-seconds", type=float, default=125, help="of a real run that has not ended by itself"
+    )
     parser.add_argument("--only", default="", help="some of " + ",".join(PROGRAMS))
     parser.add_argument("--device", default="cuda")
     parser.parse_args(namespace=options)

@@ -62,7 +62,9 @@ def hugging_face(folder: Path, chance: random.Random, tiny: bool) -> None:
         (folder / f"{name}.txt").write_text("\n".join(sentence(chance, 20) for _ in range(count)))
         with (folder / f"{name}.json").open("w") as file:
             for _ in range(200 if tiny else 4_000):
-                words = chance.choice((12, 20, 30, 40)) if chance.random() < 0.97 else 700
+                words = (
+                    chance.choice((12, 20, 30, 40)) if chance.random() < 0.97 else chance.randint(100, 600)
+                )
                 file.write(
                     json.dumps({"sentence1": sentence(chance, words), "label": chance.choice(("no", "yes"))})
                     + "\n"

@@ -48,6 +48,11 @@ class PhasePeaks:
                 known[place] = max(known[place], int(stats[name]["all"]["peak"]))
             torch.cuda.reset_peak_memory_stats(card)
 
+    def reserved(self) -> int | None:
+        """Bytes that PyTorch has taken of the cards now; None where none is in use."""
+        used = cards()
+        return sum(int(torch.cuda.memory_reserved(card)) for card in used) if used else None
+
     def live(self) -> int:
         """Bytes on the cards; of a script without one, of the tensors and arrays that live."""
         if torch.cuda.is_available() and torch.cuda.is_initialized():

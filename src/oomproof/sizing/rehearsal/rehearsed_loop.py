@@ -19,6 +19,9 @@ EPOCHS_AFTER = (
     6  # shortened epochs, and a quarter of the time, to wait for an evaluation: it may come after the last
 )
 _WAIT = 5.0  # seconds of steps, or half of the time, in a loop without a loader to shorten: it evaluates every so many steps
+_CALM = 25  # steps in which no more of the card was reserved: what batches of other sizes leave behind has come together
+_SETTLING = 1 / 3  # of the time, at most, to wait for that
+_GROWN = 1.005
 _ACCUMULATED = 16  # backward passes without a step: then it is taken for the script
 _MIB = 1 << 20
 _LARGE = 1 << 30  # bytes of a checkpoint: what is larger is not kept, for it would lie in memory
@@ -45,6 +48,9 @@ class RehearsedLoop:
         self.notes: list[str] = []
         self.ooms: list[dict[str, Any]] = []
         self.wants_save = False  # a trainer that saves
+        self.batches_differ = False  # in size, of the training's loader
+        self._reserved = self._grown_at = 0  # most of the card, and the step at which it came to that
+        self._settled_at: int | None = None  # the step
         self._stepped_at: float | None = None
         self._last_step: tuple[float, tuple[int, ...]] | None = (
             None  # when, and how much else had happened by then
@@ -169,7 +175,38 @@ class RehearsedLoop:
         self._time_step()
         if self.steps == STEPS:
             self._stepped_at = time.monotonic()
+        if self.steps >= STEPS and self._settled_at is None:
+            self._settle()
         self.check()
+
+    def _settle(self) -> None:
+        """Batches of other sizes leave pieces behind which are of no use to each other: so many steps are made as it takes until the
+        card is asked for no more. One size leaves none, and on the host they are given back."""
+        reserved, now = self.peaks.reserved(), time.monotonic()
+        if reserved is not None and self.batches_differ:
+            if reserved > self._reserved * _GROWN:
+                self._reserved, self._grown_at = reserved, self.steps
+            began = self._stepped_at or now
+            calm = self.steps - self._grown_at >= _CALM
+            if not calm and now - began < self.limit * _SETTLING:
+                return
+            if not calm:
+                self.tell(
+                    f"PyTorch still took more of the card after {self.steps} steps, as batches of other sizes came: a long run will "
+                    "reserve more, and give it back when it is short"
+                )
+        self._settled_at, self._stepped_at = self.steps, now
+
+    @property
+    def settling(self) -> bool:
+        return self.steps >= STEPS and self._settled_at is None
+
+    def wants_largest(self) -> bool:
+        """In every other training step, from the second on, as in a long run: the optimizer's state is there by then, and cached blocks
+        of a usual batch, which are of no use to it; and again when the card has settled."""
+        if self.steps < STEPS:
+            return self.steps % 2 == 1
+        return self.steps == self._settled_at
 
     def _time_step(self) -> None:
         """The quickest is taken: the first makes the optimizer's state, a kernel is chosen, a loader starts. None across an evaluation, a
@@ -251,7 +288,7 @@ class RehearsedLoop:
         now = time.monotonic()
         if self.began is not None and now - self.began > self.limit:
             self._finish("time limit")
-        if self._stepped_at is None:
+        if self._stepped_at is None or self.settling:
             return
         if (
             len(self.evaluations) >= EVALUATIONS
@@ -269,7 +306,7 @@ class RehearsedLoop:
         return [evaluation for evaluation in self.evaluations if evaluation[0] >= STEPS]
 
     def evaluation_is_due(self) -> bool:
-        return self.steps >= STEPS and len(self._since_steps()) < EVALUATIONS
+        return self.steps >= STEPS and not self.settling and len(self._since_steps()) < EVALUATIONS
 
     def _save_is_due(self) -> bool:
         return self.wants_save and not self.saves

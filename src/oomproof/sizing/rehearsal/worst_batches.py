@@ -22,7 +22,7 @@ from .phase_peaks import EVAL, TRAIN
 
 _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for each loader
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
-_AFTER = 1  # steps behind the last of the first, which have the largest batch too: an evaluation lies between
+_DIFFER = 1.1  # times the usual sample: less leaves nothing behind
 _NOISE = 64 << 10  # bytes a batch: less is no output that is kept
 _EVAL_SHARE, _EVAL_MOST = (
     1 / 12,
@@ -89,7 +89,9 @@ class WorstBatches(LoaderFlow):
         )
 
     def _before(self, iterator: Any) -> None:
-        """As on the virtual GPU; but an evaluation that is short is seen whole."""
+        """As on the virtual GPU; but an evaluation that is short is seen whole, and no epoch is cut while the card settles."""
+        if self.loop.settling and self.loop.peaks.now == TRAIN:
+            return
         taken = iterator.__dict__.get("_virtual_taken", 0)
         began = iterator.__dict__.get("_rehearsal_began")
         whole = min(_EVAL_MOST, self.loop.limit * _EVAL_SHARE)
@@ -106,19 +108,16 @@ class WorstBatches(LoaderFlow):
 
     def _after(self, iterator: Any, batch: Any) -> None:
         self.last = id(iterator._dataset)
-        if self.loop.steps < STEPS:
+        if self.loop.steps < STEPS or self.loop.settling:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
 
     # --- the largest batch ------------------------------------------------------------------------------------
 
     def _largest(self, iterator: Any) -> Any:
-        """In every other training step, from the second on, as in a long run: the optimizer's state is there by then, and cached blocks of a usual
-        batch, which are of no use to it. In each evaluation it comes first."""
-        loop = self.loop
+        """In an evaluation it comes first."""
         given = iterator.__dict__.get("_rehearsed", 0)
-        training = loop.peaks.now == TRAIN
-        usual = loop.steps % 2 == 0 or loop.steps > STEPS + _AFTER
-        if usual if training else given:
+        training = self.loop.peaks.now == TRAIN
+        if not (self.loop.wants_largest() if training else not given):
             return None
         worst = self._find(iterator, training)
         batch = worst.batch if worst.batch is not None else made(iterator, worst)
@@ -139,6 +138,7 @@ class WorstBatches(LoaderFlow):
                 search(iterator, worst, until)
             else:
                 _look_ahead(iterator, worst, until)
+            self.loop.batches_differ |= training and worst.largest > _DIFFER * worst.usual > 0
         return worst
 
 
