@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import IO, Any, TextIO
+
+from oomproof.leaf.light_typing import IO, Any, TextIO
 
 # C0 but newline and tab, DEL, C1, line separators, marks that reorder or hide text, halves of surrogates (bytes that are
 # no text). Joiners of letters and emoji stay.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from oomproof.leaf.light_typing import Any
 from oomproof.records import dataclass
 from oomproof.units import format_duration
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+
+from oomproof.leaf.light_typing import TypeVar
 
 T = TypeVar("T")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from oomproof.guard.view import Facts, JobView, Settings, View, headroom, is_near
+from oomproof.records import dataclass
 from oomproof.units import MIB
 
 # Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
@@ -36,7 +36,8 @@ _SOON_FULL, _SAMPLED_FASTER = (
 )  # seconds that the present growth leaves: rows reach the disk at once; come faster
 
 
-class Glances(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Glances:
     """Between two looks: how often the job's own counter and the machine's headroom are read, and by how much they may have
     changed until the next look comes at once."""
 

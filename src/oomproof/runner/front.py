@@ -11,8 +11,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
+from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line
 from oomproof.records import dataclass, field
 from oomproof.runner import keeper, limit_backends

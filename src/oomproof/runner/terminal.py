@@ -9,8 +9,8 @@ import signal
 import termios
 import time
 import tty
-from typing import Any
 
+from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line, printable
 from oomproof.runner.followed_file import Followed
 
