@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from oomproof.alerts.alert import END, Alert
 from oomproof.alerts.receivers import OFF, AlertSettings
 from oomproof.leaf import start_by_path
+from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
 from oomproof.machine.host_identity import host_name
 from oomproof.records import asdict
@@ -96,7 +96,7 @@ class Alerts:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         try:
-            theirs.set_inheritable(True)
+            os.set_inheritable(theirs.fileno(), True)
             command = [*start_by_path.command(_SENDER), str(theirs.fileno())]
             # ours are somebody's pipe or terminal: who reads it must not wait for the last delivery
             streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]

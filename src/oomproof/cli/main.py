@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
-from oomproof import __version__
-from oomproof.cli.command_parser import CommandParser, flags_of
+from oomproof import __version__, cli
 from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream
+
+if TYPE_CHECKING:
+    from oomproof.cli.command_parser import CommandParser
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
@@ -65,11 +68,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "help": ("help", "the help of a verb, or this list"),
 }
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
+_GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
 
-def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], int]]:
+def parser_of(verb: str) -> tuple[CommandParser, Callable[[Any], int]]:
     """Its parser and what it does; no other verb's module is imported: `run` must start fast."""
+    from oomproof.cli.command_parser import CommandParser
+
     module = importlib.import_module(f"oomproof.cli.{VERBS[verb][0]}")
     parser = CommandParser(prog=f"oomproof {verb}", description=module.__doc__)
     module.prepare_parser(parser)
@@ -78,6 +84,8 @@ def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], 
 
 def overview() -> CommandParser:
     """`oomproof --help`: the verbs, a line each."""
+    from oomproof.cli.command_parser import CommandParser
+
     parser = CommandParser(
         prog="oomproof",
         description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
@@ -130,9 +138,10 @@ def _leave(status: int) -> None:
 
 
 def _main(argv: list[str] | None) -> int:
+    alone = argv is None  # the process is ours
     argv = sys.argv[1:] if argv is None else argv
     try:
-        return obey(argv)
+        return obey(argv, alone)
     except OomproofError as error:
         print(f"oomproof: {error}", file=sys.stderr)
         return error.status
@@ -152,7 +161,7 @@ def _main(argv: list[str] | None) -> int:
         return OUR_FAILURE
 
 
-def obey(argv: list[str]) -> int:
+def obey(argv: list[str], alone: bool = False) -> int:
     word, words = (argv[0], argv[1:]) if argv else ("--help", [])
     verb = ALIASES.get(word, word)
     if word in ("-h", "--help"):
@@ -168,12 +177,29 @@ def obey(argv: list[str]) -> int:
         return 0
     if verb not in VERBS:
         raise _unknown(word, argv)
+    arguments, act = _parsed(verb, words)
+    if alone and verb in _GUARDS:
+        _free_parser()
+    return int(act(arguments))
+
+
+def _parsed(verb: str, words: list[str]) -> tuple[SimpleNamespace, Callable[[Any], int]]:
     parser, act = parser_of(verb)
-    return int(act(parser.parse(words)))
+    return SimpleNamespace(**vars(parser.parse(words))), act
+
+
+def _free_parser() -> None:
+    """Parsed is once: what is imported next takes the 0.6 MiB of argparse and of what it made."""
+    for name in ("argparse", "gettext", "oomproof.cli.command_parser"):
+        sys.modules.pop(name, None)
+    del cli.command_parser
+    gc.collect()
 
 
 def _unknown(word: str, argv: list[str]) -> OomproofError:
     if word.startswith("-"):
+        from oomproof.cli.command_parser import flags_of
+
         known, hint = (
             flags_of(overview()),
             "flags of a verb stand behind it: oomproof run --limit 20G -- python train.py",

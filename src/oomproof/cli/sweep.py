@@ -34,7 +34,7 @@ import sys
 import time
 
 from oomproof.cli.command_parser import refuse
-from oomproof.cli.run import check_command
+from oomproof.cli.run_command import check_command
 from oomproof.cli.sweep_flags import CHANGEABLE, NEW, add_flags, changed_settings, new_sweep
 from oomproof.errors import INTERRUPTED, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.command_lines import short_name

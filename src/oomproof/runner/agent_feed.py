@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW
+from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime

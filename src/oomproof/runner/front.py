@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import selectors
 import signal
-import socket
 import time
+from collections import deque
 from collections.abc import Callable
 
+from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line
 from oomproof.records import dataclass, field
@@ -39,7 +39,7 @@ class Front:
     keeper_pid: int = 0
 
     def __post_init__(self) -> None:
-        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._messages: deque[str] = deque()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
@@ -109,7 +109,7 @@ class Front:
 
     def say(self, text: str) -> None:
         """From any thread: a line on the user's terminal."""
-        self._messages.put(text)
+        self._messages.append(text)
         self._wake()
 
     def _wake(self) -> None:
@@ -366,8 +366,8 @@ class Front:
             self._next_keep = 0.0
 
     def _show_messages(self) -> None:
-        while not self._messages.empty():
-            self.terminal.message(self._messages.get_nowait())
+        while self._messages:
+            self.terminal.message(self._messages.popleft())
 
     def close(self) -> None:
         for fd in self._held.values():

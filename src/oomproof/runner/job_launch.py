@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from collections.abc import Callable
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
+from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, processes, systemd_manager
@@ -188,7 +188,7 @@ class Launcher:
 
     def _spawn_keeper(self, prefix: list[str]) -> None:
         ours, theirs = socket.socketpair()
-        theirs.set_inheritable(True)
+        os.set_inheritable(theirs.fileno(), True)
         command = [*prefix, *start_by_path.command(keeper.__file__), str(theirs.fileno())]
         log = os.open(
             self._launch.attempt.keeper_errors_file,

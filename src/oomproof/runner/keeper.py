@@ -15,7 +15,6 @@ import os
 import resource
 import selectors
 import signal
-import socket
 import sys
 import time
 
@@ -30,6 +29,7 @@ from oomproof.leaf.attempt_names import (
     PAUSED,
     STARTED,
 )
+from oomproof.leaf.light_socket import send_fds, socket
 from oomproof.leaf.proc_files import (
     boottime,
     children,
@@ -172,7 +172,7 @@ class Keeper:
         held.update({name: fd for name, fd in (("slave", self.slave), ("lock", self.lock)) if fd is not None})
         news = json.dumps({"streams": list(held)}).encode()
         try:
-            socket.send_fds(self.front, [HEADER.pack(b"J", len(news)) + news], list(held.values()))
+            send_fds(self.front, HEADER.pack(b"J", len(news)) + news, list(held.values()))
             kind, _ = receive_frame(self.front)
         except (EOFError, OSError) as error:
             raise FrontGone from error
@@ -605,7 +605,7 @@ def children_by_ps(pid: int) -> list[int]:
 
 def main(arguments: list[str]) -> None:
     front = socket.socket(fileno=int(arguments[0]))
-    front.set_inheritable(False)  # held by the job too, it would hide our death from the front
+    os.set_inheritable(front.fileno(), False)  # held by the job too, it would hide our death from the front
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
         _, payload, fds = receive_with_fds(front)

@@ -8,7 +8,6 @@ import os
 import signal
 import termios
 import time
-import tty
 
 from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line, printable
@@ -82,6 +81,8 @@ class Terminal:
             return self._saved is not None
         try:
             self._saved = termios.tcgetattr(0)
+            import tty  # only at a terminal
+
             tty.setraw(0)
             if not (self.is_tty[1] and self.is_tty[2]):  # `| tee`: others write to this terminal too
                 mode = termios.tcgetattr(0)
