@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from oomproof.cli.pause import CARD_SECONDS, live_run, tell
+from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
@@ -24,6 +24,7 @@ from oomproof.leaf.proc_files import owner_of
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.gpu import Query
+from oomproof.printable import tell
 from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 

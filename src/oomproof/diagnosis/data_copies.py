@@ -69,7 +69,7 @@ def kept_in(case: CaseFile, growth: Growth) -> str:
 def most_of_it(case: CaseFile) -> str:
     """The variable that held most of what the job did and grew as memory filled; empty where none is known."""
     for rise in grown(case.censuses)[:1]:
-        if rise.thing.ram >= _MOST * _held(case):
+        if rise.thing.ram >= _MOST * case.held:
             return _rise_text(case, rise)
     return ""
 
@@ -102,12 +102,8 @@ def _rise_text(case: CaseFile, rise: Grown) -> str:
 
 def _least(case: CaseFile, share: float) -> float:
     """Bytes: of what the process held at its last census. By its end it may hold twice as much, of the same data."""
-    then, held = case.censuses[-1].anon, _held(case)
+    then, held = case.censuses[-1].anon, case.held
     return share * held if then is None else max(share * min(then, held), _AT_END * share * held)
-
-
-def _held(case: CaseFile) -> int:
-    return case.job_peak or (case.job.used if case.job is not None else 0)
 
 
 def advice(group: Copies, started: float) -> Remedy:

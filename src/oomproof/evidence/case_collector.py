@@ -25,6 +25,7 @@ from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.guard.view import IN_VAIN, NOT_OURS
+from oomproof.leaf import attempt_names
 from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
@@ -63,15 +64,17 @@ def collect(
     missing = [
         Missing(source, reason, "")
         for source, reason in (
-            ("started.json", why_not_started),
-            ("exit.json", why_no_exit),
+            (attempt_names.STARTED, why_not_started),
+            (attempt_names.EXIT, why_no_exit),
             ("recording", tail.reason),
         )
         if reason is not None
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
     if case.keeper_alive:
-        missing = [gap for gap in missing if gap.source != "exit.json"]  # it has not ended: there is none
+        missing = [
+            gap for gap in missing if gap.source != attempt_names.EXIT
+        ]  # it has not ended: there is none
     if case.waits:
         return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
@@ -346,7 +349,6 @@ def _with_kernel(
     pids = {kill.pid for kill in owned}
     case = replace(
         case,
-        kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
         our_kills=tuple(sorted(owned, key=lambda kill: kill.time)),
         other_kills=tuple(kill for kill in kills if kill.pid not in pids),

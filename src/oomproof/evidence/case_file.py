@@ -366,8 +366,7 @@ class CaseFile:
     told: tuple[AgentMessage, ...] = ()  # by the agent inside the job
     censuses: tuple[Census, ...] = ()  # what its variables held: of one process, oldest first
 
-    kernel_readable: bool = False
-    kernel_complete: bool = False  # and its silence about our processes means something
+    kernel_complete: bool = False  # it was readable, and its silence about our processes means something
     our_kills: tuple[KernelKill, ...] = ()
     other_kills: tuple[KernelKill, ...] = ()
     our_faults: tuple[KernelFault, ...] = ()
@@ -389,6 +388,11 @@ class CaseFile:
         """What commands call it by."""
         called = self.name or self.run
         return f"{called}/{self.attempt}" if called and self.retried else called
+
+    @property
+    def held(self) -> int:
+        """What the job held at most; 0 where nothing tells."""
+        return self.job_peak or (self.job.used if self.job is not None else 0)
 
     @property
     def moved(self) -> Counters:
