@@ -52,7 +52,7 @@ class Request:
                 os.close(os.open(self._taken_path, os.O_WRONLY | os.O_CREAT, 0o600))
             return due
         except Exception as error:
-            self._agent.failed("wish", error)
+            self._agent.failed("request", error)
             return False
 
     def done(self) -> None:

@@ -18,7 +18,7 @@ from oomproof.leaf.light_typing import Any
 from oomproof.machine.host_identity import host_name
 from oomproof.records import asdict
 
-WAIT_AT_END = 2.0  # seconds: then the process that sends goes on alone
+WAIT_AT_END = 2.0  # seconds: then the process that sends continues alone
 _MOST_UNSENT = 256 * 1024  # bytes
 _RESTARTS, _RESTART_PAUSE = 3, 5.0
 _SENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "alert_sender.py")

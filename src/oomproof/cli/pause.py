@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = live_run(arguments.run, states=("running", "unguarded"))
-    mark = target.frozen()
+    mark = target.pause_mark()
     if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(target.attempt).paused):
         tell(f"{target.name} is already paused; to resume it: oomproof resume {target.name}")
         return 0

@@ -95,7 +95,7 @@ def _resume_job(job: PausedJob) -> None:
 
 
 def _resume_run(target: run_folders.Run) -> int:
-    mark = target.frozen()
+    mark = target.pause_mark()
     job = Job(target.started())
     task_thread = TaskThread()
     try:
@@ -143,7 +143,7 @@ def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
             "it will end with a CUDA error; start it again from its last checkpoint",
         )
     else:
-        if run.frozen():
+        if run.pause_mark():
             job.freezer.freeze()
             freezer.mark_moving(run.attempt, False)
         raise OomproofError(

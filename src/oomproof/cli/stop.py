@@ -85,7 +85,7 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     }
     try:
         if (
-            target.frozen() or job.freezer.is_frozen()
+            target.pause_mark() or job.freezer.is_frozen()
         ):  # it could not answer; a kill needs no resume of its own
             if steps != ["kill"]:
                 actions.take("thaw", "oomproof stop")

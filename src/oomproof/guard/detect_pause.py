@@ -103,8 +103,8 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
 
 
-def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
-    """The state after the job was frozen."""
+def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:
+    """The state after the job was paused."""
     return replace(
         state,
         paused_at=facts.t,

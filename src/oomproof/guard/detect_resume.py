@@ -92,7 +92,7 @@ def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:
     return facts.my_turn and facts.use >= settings.floor / 8 and (facts.unmanaged_wait or facts.waiting > 0)
 
 
-def thawed(state: Done, gave_up: bool = False) -> Done:
+def after_resume(state: Done, gave_up: bool = False) -> Done:
     """The state after it was resumed, by whomever."""
     return replace(
         state, paused_at=None, headroom_since=None, alone_since=None, gave_up=state.gave_up or gave_up
@@ -104,7 +104,7 @@ def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> 
     if state.paused_at is None:
         return state
     if facts.frozen != "guard":  # resumed or taken over by hand: then that counts, for this shortage
-        return thawed(state, gave_up=True)
+        return after_resume(state, gave_up=True)
     if limit is not None:
         state = replace(state, paused_until=min(state.paused_until, state.paused_at + limit))
     back = headroom_is_back(facts, state)

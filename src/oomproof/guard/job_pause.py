@@ -46,7 +46,7 @@ class Pause:
         self.limit: float | None = None  # seconds: something in the job counts them
 
     def begin(self, why: str, until: float, push: bool) -> None:
-        """After the job was frozen. ``until`` is a wall time."""
+        """After the job was paused. ``until`` is a wall time."""
         self._id = pause = freezer.new_id()
         self.by, self.limit = "guard", None
         self._task_thread.do(lambda: self._mark(pause, why, until))

@@ -125,7 +125,7 @@ class Facts:
     pauses: int = 0  # how often it was paused so far
     unmanaged_runs: bool = False  # one of those was resumed, and has its turn
     others_idle: bool = False  # none of those running has used any CPU for a long while
-    frozen: str = ""  # by whom this job is paused: guard, hand
+    frozen: str = ""  # by whom this job is paused: guard, hand; this and thaw_turn are keys of actions.jsonl, which keep their names
     swap: int = 0  # the job's own, of ``use``
     can_push: bool = False  # a paused job can be pushed out to disk swap
 
@@ -147,7 +147,7 @@ class Done:
     for_unmanaged: bool = (
         False  # itself the growth, and paused since jobs that were not started by us may end soon
     )
-    headroom_since: float | None = None  # since when the headroom to go on has been there
+    headroom_since: float | None = None  # since when the headroom to resume has been there
     pauses: int = 0  # how often it was paused
     running: int = 0  # runs that were not paused at the last look, while this job is
     alone_since: float | None = (
@@ -173,7 +173,7 @@ class Action:
     kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
     why: str = ""
     scope: str = ""  # limit or machine
-    gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder goes on
+    gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder continues
     job: str = ""  # its name in the view
     others_growth: bool = False  # it is not this job that fills the machine
     unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us

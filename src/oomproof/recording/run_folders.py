@@ -159,12 +159,12 @@ class Run:
         problems += self.attempt.damage()
         return f"damaged: {', '.join(problems)}" if problems else None
 
-    def frozen(self) -> dict[str, Any]:
+    def pause_mark(self) -> dict[str, Any]:
         return self.attempt.pause_mark()
 
     def paused(self) -> bool:
         """Meant to be paused, or without its GPU memory; also when nobody guards it."""
-        return bool(self.frozen()) or self.attempt.gpu_paused_file.exists()
+        return bool(self.pause_mark()) or self.attempt.gpu_paused_file.exists()
 
     def keeper_lives(self) -> bool:
         """Whether the run is active. An adopted process has no keeper: there it is the process itself."""

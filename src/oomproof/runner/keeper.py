@@ -236,7 +236,7 @@ class Keeper:
         )
         if not self.folder_gone and not os.path.isdir(self.folder):
             self.folder_gone = True
-            self.thaw()  # nobody can name it any more to resume it
+            self.resume()  # nobody can name it any more to resume it
         if self.front is None and not self.has_guard():
             self.resume_without_guard()
             self.restore_gpu_memory()
@@ -274,7 +274,7 @@ class Keeper:
             return
         if not self.spec["freeze"] and by != "guard":
             return  # stopped by somebody's own SIGSTOP or Ctrl-Z
-        self.thaw()
+        self.resume()
         with contextlib.suppress(OSError):
             os.unlink(mark)
         append_event(self.folder, event="thaw", text="its guard was lost while it was paused")
@@ -292,7 +292,7 @@ class Keeper:
         except OSError:
             return False
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Harmless for a job that runs."""
         if self.spec["freeze"]:
             value = "0" if self.spec["freeze"].endswith("cgroup.freeze") else "THAWED"
@@ -436,10 +436,10 @@ class Keeper:
                 self.term_sent = clock
                 signal_all(left, signal.SIGTERM)
                 signal_all(left, signal.SIGCONT)
-                self.thaw()
+                self.resume()
         elif now or clock - self.term_sent >= self.grace_after_term():
             self.kill_all(left)
-            self.thaw()  # the v1 freezer holds even a SIGKILL back
+            self.resume()  # the v1 freezer holds even a SIGKILL back
         return False
 
     def grace_before_term(self) -> float:
@@ -514,7 +514,7 @@ class Keeper:
             if not self.ended:
                 with contextlib.suppress(OSError):
                     os.kill(self.leader, signal.SIGTERM)
-                self.thaw()
+                self.resume()
 
     def finish_output(self) -> bool:
         """Everybody is dead. What they wrote may still be in the pipes; then the end is written down."""

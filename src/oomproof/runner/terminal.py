@@ -31,7 +31,7 @@ class Terminal:
         self._last_output = 0.0
         self._alternate = False
         self._quiet = quiet
-        self.gone = any(lost.values())  # hung up: go on without it
+        self.gone = any(lost.values())  # hung up: continue without it
         self.own_file: Followed | None = None  # standard error, where the job writes to that file itself
 
     # --- facts -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _OF_WAITING = re.compile(
 
 
 class Cancelled(BaseException):
-    """Told to end while waiting; ``number`` is the signal. No Exception: who goes on after a failure of ours must not swallow it."""
+    """Told to end while waiting; ``number`` is the signal. No Exception: who continues after a failure of ours must not swallow it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
