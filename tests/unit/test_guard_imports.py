@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ _LEFT_OUT = (
 
 
 def _loaded(script: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
@@ -47,6 +48,25 @@ def run(arguments):
 module.run = run
 main.main()
 """
-    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
     limit = "1G" if words[0] == "run" else None
     assert done.stdout.split() == ["0", "False", str(limit)], done.stderr
+
+
+def test_what_read_the_settings_is_gone_when_the_guard_begins(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.oomproof]\nmargin = '4G'\n")
+    script = """
+import sys
+from types import ModuleType
+sys.argv[1:] = ["run", "--", "true"]
+from oomproof.cli import main
+after = sys.modules["oomproof.cli.run_command"] = ModuleType("run_command")
+def run_command(argv, chosen, arguments):
+    print(argv, chosen.margin, "tomllib" in sys.modules, "datetime" in sys.modules, "typing" in sys.modules, sep=";")
+    return 0
+after.run_command, after.run_alone = run_command, None
+main.main()
+"""
+    command = [sys.executable, "-P", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == f"['true'];{4 << 30};False;False;False", done.stderr

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from oomproof import __version__, cli
+from oomproof import __version__
+from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream
@@ -138,10 +139,11 @@ def _leave(status: int) -> None:
 
 
 def _main(argv: list[str] | None) -> int:
-    alone = argv is None  # the process is ours
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
+        allow()
     try:
-        return obey(argv, alone)
+        return obey(argv)
     except OomproofError as error:
         print(f"oomproof: {error}", file=sys.stderr)
         return error.status
@@ -161,7 +163,7 @@ def _main(argv: list[str] | None) -> int:
         return OUR_FAILURE
 
 
-def obey(argv: list[str], alone: bool = False) -> int:
+def obey(argv: list[str]) -> int:
     word, words = (argv[0], argv[1:]) if argv else ("--help", [])
     verb = ALIASES.get(word, word)
     if word in ("-h", "--help"):
@@ -178,22 +180,14 @@ def obey(argv: list[str], alone: bool = False) -> int:
     if verb not in VERBS:
         raise _unknown(word, argv)
     arguments, act = _parsed(verb, words)
-    if alone and verb in _GUARDS:
-        _free_parser()
+    if verb in _GUARDS:
+        free_modules(PARSER)
     return int(act(arguments))
 
 
 def _parsed(verb: str, words: list[str]) -> tuple[SimpleNamespace, Callable[[Any], int]]:
     parser, act = parser_of(verb)
     return SimpleNamespace(**vars(parser.parse(words))), act
-
-
-def _free_parser() -> None:
-    """Parsed is once: what is imported next takes the 0.6 MiB of argparse and of what it made."""
-    for name in ("argparse", "gettext", "oomproof.cli.command_parser"):
-        sys.modules.pop(name, None)
-    del cli.command_parser
-    gc.collect()
 
 
 def _unknown(word: str, argv: list[str]) -> OomproofError:

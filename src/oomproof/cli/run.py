@@ -24,8 +24,12 @@ alone: no guard, no limit, no recording.
 
 from __future__ import annotations
 
+import os
+
+from oomproof.cli.freed_modules import SETTINGS, free_modules
+from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.light_typing import TYPE_CHECKING
-from oomproof.runner.run_flags import OUTPUT, add_flags
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, truth
 
 if TYPE_CHECKING:
     import argparse
@@ -51,6 +55,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from oomproof.cli.run_command import run_command  # what is imported now takes the place of the parser
+    argv: list[str] = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not argv:
+        raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
+    disabled = truth(os.environ.get("OOMPROOF_DISABLE", ""))
+    chosen = None if disabled else of_run(vars(arguments))
+    free_modules(SETTINGS)
+    from oomproof.cli.run_command import run_alone, run_command  # takes the place of what was freed
 
-    return run_command(arguments)
+    return run_alone(argv, arguments) if chosen is None else run_command(argv, chosen, arguments)

@@ -18,7 +18,7 @@ from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.recording import run_folders
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import replace
-from oomproof.runner.run_flags import of_run, truth, typed
+from oomproof.runner.run_flags import RunSettings, typed
 from oomproof.runner.supervise import Order, asked_of
 from oomproof.runner.waiting_run import Cancelled
 
@@ -43,10 +43,8 @@ _MESSENGERS = {
 }
 
 
-def run_command(arguments: argparse.Namespace) -> int:
-    if truth(os.environ.get("OOMPROOF_DISABLE", "")):
-        return _run_alone(_command(arguments), arguments)
-    order = _order(arguments)
+def run_command(argv: list[str], chosen: RunSettings, arguments: argparse.Namespace) -> int:
+    order = _order(argv, chosen, arguments)
     _check_spill(order)
     check_command(order.argv)
     check_stop_file(order.chosen.stop_file)
@@ -103,14 +101,7 @@ def _startup_message(
         )
 
 
-def _command(arguments: argparse.Namespace) -> list[str]:
-    argv: list[str] = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not argv:
-        raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
-    return argv
-
-
-def _run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
+def run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
     """The panic switch: the command as if oomproof were not there. No setting is read, so none can be in the way."""
     if arguments.retry is not None:  # its placeholders have values all the same
         from oomproof.cli.run_retries import filled_command
@@ -126,9 +117,7 @@ def _run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _order(arguments: argparse.Namespace) -> Order:
-    argv = _command(arguments)
-    chosen = of_run(vars(arguments))
+def _order(argv: list[str], chosen: RunSettings, arguments: argparse.Namespace) -> Order:
     if arguments.quiet and arguments.verbose:
         raise OomproofError("--quiet and --verbose exclude each other", "give one of them", USAGE)
     return Order(
