@@ -71,9 +71,8 @@ class Request:
             self._looked = now
             self._there = os.path.exists(self._path)
         elif self._there:
-            self._there = os.path.exists(
-                self._path
-            )  # a guard takes its request back when there is headroom again
+            # a guard takes its request back when there is headroom again
+            self._there = os.path.exists(self._path)
         return self._there
 
     def _agreed(self, count: int) -> int | None:

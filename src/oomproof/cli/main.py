@@ -110,9 +110,8 @@ def _open_standard_streams() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The status; as a program (without ``argv``) it ends the process itself."""
-    gc.set_threshold(
-        50_000, 10, 10
-    )  # imports make nothing but what stays; 0.02 s of a start went into looking
+    # imports make nothing but what stays; 0.02 s of a start went into looking
+    gc.set_threshold(50_000, 10, 10)
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text

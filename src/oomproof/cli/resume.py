@@ -104,9 +104,8 @@ def _resume_run(target: run_folders.Run) -> int:
             return 0
         actions = Actions(job, target.attempt, task_thread, [], by="user")
         if GpuPause(target.attempt).paused:
-            freezer.mark_moving(
-                target.attempt, True
-            )  # a guard that sees the pause only now must not freeze it again
+            # a guard that sees the pause only now must not freeze it again
+            freezer.mark_moving(target.attempt, True)
         actions.take("thaw", "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since

@@ -84,9 +84,8 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
         "kill": "killed all processes of the job",
     }
     try:
-        if (
-            target.pause_mark() or job.freezer.is_frozen()
-        ):  # it could not answer; a kill needs no resume of its own
+        # it could not answer; a kill needs no resume of its own
+        if target.pause_mark() or job.freezer.is_frozen():
             if steps != ["kill"]:
                 actions.take("thaw", "oomproof stop")
             freezer.remove_mark(target.attempt)

@@ -16,9 +16,8 @@ _MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
 _AT_MOST = 1.3  # of what they take: pages hold a few others too
 _MOST = 0.5  # of what the job held
 _WORTH = 0.2  # of what the process held when it was looked into: copies that take less are not what to change first
-_AT_END = (
-    0.5  # of that share, of what the job held at its end: it may have been looked into at the warning last
-)
+# of that share, of what the job held at its end: it may have been looked into at the warning last
+_AT_END = 0.5
 
 
 def worth_changing(case: CaseFile) -> Remedy | None:

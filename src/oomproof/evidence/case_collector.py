@@ -72,17 +72,15 @@ def collect(
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
     if case.keeper_alive:
-        missing = [
-            gap for gap in missing if gap.source != attempt_names.EXIT
-        ]  # it has not ended: there is none
+        # it has not ended: there is none
+        missing = [gap for gap in missing if gap.source != attempt_names.EXIT]
     if case.waits:
         return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
         missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
-        from oomproof.evidence.script_handlers import (
-            silent_handlers,  # reads the script: only for an end without words
-        )
+        # reads the script: only for an end without words
+        from oomproof.evidence.script_handlers import silent_handlers
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
     if case.status is not None and case.status.code != 0:
@@ -141,9 +139,8 @@ def _from_files(
         # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
         shm_total, shm_free = sampled, tail.job.shm_free
     keeper = part(started, "keeper")
-    position = agent_files.position(
-        attempt.agent_folder
-    )  # exact to the step; the recording's is of the last second
+    # exact to the step; the recording's is of the last second
+    position = agent_files.position(attempt.agent_folder)
     status = _status(exited)
     lives = boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc))
     folder = Run(attempt.run_folder)

@@ -75,9 +75,8 @@ class HostSample:
     swap_total: int
     swap_free: int
     psi_full: float | None = None  # share of the last seconds in which every task stalled, 0..1
-    lowest: int | None = (
-        None  # available at its lowest in the last seconds: after a kill there is headroom again
-    )
+    # available at its lowest in the last seconds: after a kill there is headroom again
+    lowest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,15 +350,13 @@ class CaseFile:
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
-    own_batches: bool = (
-        False  # its source names no loader and no trainer: where its loading ends, nothing tells
-    )
+    # its source names no loader and no trainer: where its loading ends, nothing tells
+    own_batches: bool = False
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "may", "none", "unknown"] = (
-        "unknown"  # whether the job acted on a request to stop
-    )
+    # whether the job acted on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = "unknown"
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
@@ -376,9 +373,8 @@ class CaseFile:
     boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
     going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
 
-    texts: TextCase | None = (
-        None  # what a person gave to be read: logs of a job that need not be a run of ours
-    )
+    # what a person gave to be read: logs of a job that need not be a run of ours
+    texts: TextCase | None = None
 
     evidence: tuple[Evidence, ...] = ()
     missing: tuple[Missing, ...] = ()

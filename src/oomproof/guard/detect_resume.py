@@ -22,9 +22,8 @@ PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 _SECONDS_LEFT = 1.0  # of the machine's growth: who takes nothing is ended as late as there is time for
-STUCK_SECONDS = (
-    300.0  # that all jobs have been paused, runs and others, with a turn for each that may have one
-)
+# that all jobs have been paused, runs and others, with a turn for each that may have one
+STUCK_SECONDS = 300.0
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
@@ -109,9 +108,8 @@ def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> 
         state = replace(state, paused_until=min(state.paused_until, state.paused_at + limit))
     back = headroom_is_back(facts, state)
     since = (state.headroom_since or facts.t) if back else None
-    if (
-        since is not None and facts.running > state.running
-    ):  # what one that has just begun or resumed takes is to be seen first
+    # what one that has just begun or resumed takes is to be seen first
+    if since is not None and facts.running > state.running:
         since = max(since, facts.t + RESUME_INTERVAL - HEADROOM_SECONDS)
     is_alone = facts.running == 0 and not facts.unmanaged_runs
     alone = (state.alone_since or facts.t) if is_alone else None

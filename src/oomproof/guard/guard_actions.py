@@ -69,9 +69,8 @@ class TaskThread:
 
     def do(self, task: Callable[[], object]) -> None:
         self._queue.put(task)
-        if (
-            not self._start()
-        ):  # a slow disk then holds the caller up: better than a stop file that is never written
+        # a slow disk then holds the caller up: better than a stop file that is never written
+        if not self._start():
             self._drain()
 
     def _work(self) -> None:

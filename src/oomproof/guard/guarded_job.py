@@ -53,9 +53,8 @@ class Moment:
     largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
-    hurry: threading.Event = field(
-        default_factory=threading.Event
-    )  # headroom is thin: the sampler looks more often too
+    # headroom is thin: the sampler looks more often too
+    hurry: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_calm(self) -> bool:

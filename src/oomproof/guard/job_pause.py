@@ -40,9 +40,8 @@ class Pause:
         self.by = "hand" if mark.get("by") == "user" else ""
         self._id = _id_of(mark) if self.by else ""  # of the pause that is on
         self._marked = ""  # the guard's pause whose mark was written
-        self.moving = bool(
-            mark.get("moving")
-        )  # the user's pause moves GPU memory first: the job must run for it
+        # the user's pause moves GPU memory first: the job must run for it
+        self.moving = bool(mark.get("moving"))
         self.limit: float | None = None  # seconds: something in the job counts them
 
     def begin(self, why: str, until: float, push: bool) -> None:

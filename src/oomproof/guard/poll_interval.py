@@ -30,10 +30,8 @@ POLL_FAST = 0.002  # where the present growth reaches the threshold within POLL_
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
 SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
-_SOON_FULL, _SAMPLED_FASTER = (
-    60.0,
-    30.0,
-)  # seconds that the present growth leaves: rows reach the disk at once; come faster
+# seconds that the present growth leaves: rows reach the disk at once; come faster
+_SOON_FULL, _SAMPLED_FASTER = 60.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)

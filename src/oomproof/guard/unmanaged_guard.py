@@ -246,9 +246,8 @@ class UnmanagedGuard:
     def _tell_now(self, kind: str, text: str, key: JobKey, why: str) -> None:
         pauses = self._pauses
         if kind == detect_unmanaged.PAUSE and pauses is not None:
-            with contextlib.suppress(
-                OSError, OomproofError
-            ):  # no runtime folder: then only others do not know
+            # no runtime folder: then only others do not know
+            with contextlib.suppress(OSError, OomproofError):
                 pauses.write_down(key, why)
         self._tell(kind, text, key)
         if kind in (detect_unmanaged.PAUSE, detect_unmanaged.RESUME):

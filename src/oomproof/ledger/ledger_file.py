@@ -44,11 +44,8 @@ PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.joi
 PUT_PEAK = (
     f"INSERT OR REPLACE INTO peak ({','.join(PEAK_COLUMNS)}) VALUES ({','.join('?' * len(PEAK_COLUMNS))})"
 )
-_BROKEN = (
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-)  # the last: a table is missing
+# the last: a table is missing
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 def _is_broken(error: Exception) -> bool:

@@ -18,11 +18,8 @@ from oomproof.units import MIB
 _SHORTEST = 2.0
 _WORTH = 64 * MIB  # a shorter run that held less leaves no mark on any machine
 _LOOKED_AT = 50  # runs, the newest: each costs the start of the next one some microseconds
-_ENDING = (
-    "ask",
-    "term",
-    "kill",
-)  # actions after which an exit code of 0 is not the end the job would have had
+# actions after which an exit code of 0 is not the end the job would have had
+_ENDING = ("ask", "term", "kill")
 
 
 def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:

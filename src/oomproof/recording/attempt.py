@@ -43,9 +43,8 @@ class Attempt:
 
     folder: Path
 
-    info_file = FileIn(
-        "attempt.json"
-    )  # of a second and later one: what differs from run.json; its own command
+    # of a second and later one: what differs from run.json; its own command
+    info_file = FileIn("attempt.json")
     recording_file = FileIn("recording.sqlite")
     started_file = FileIn(attempt_names.STARTED)
     verdict_file = FileIn("verdict.json")  # by whoever judged its end

@@ -43,9 +43,8 @@ class Front:
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
-        self._selector = (
-            selectors.DefaultSelector()
-        )  # before there is a job that could be left for want of it
+        # before there is a job that could be left for want of it
+        self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._socket: socket.socket | None = None
         self._handlers: dict[int, Any] = {}
@@ -331,9 +330,8 @@ class Front:
     def _on_own_news(self, news: dict[str, Any]) -> None:
         if "ended" in news:
             self._close_slave()
-            self._tell_stand_in(
-                json.dumps(news).encode()
-            )  # it reads what is left in the pipes, should we be killed
+            # it reads what is left in the pipes, should we be killed
+            self._tell_stand_in(json.dumps(news).encode())
         if "leftovers" in news:
             self._tell_leftovers(news)
 

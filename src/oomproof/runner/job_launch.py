@@ -25,9 +25,8 @@ from oomproof.runner.terminal import Terminal
 
 IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other backends
-_HELLO_SECONDS = (
-    300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
-)
+# a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+_HELLO_SECONDS = 300.0
 
 
 @dataclass
@@ -44,9 +43,8 @@ class Launch:
     watch_only: bool = False
     detached: bool = False
     oom_score_add: int = 0
-    nofile: tuple[int, int] | None = (
-        None  # the limits of open files the job shall have, where ours are others
-    )
+    # the limits of open files the job shall have, where ours are others
+    nofile: tuple[int, int] | None = None
 
 
 class Launcher:

@@ -61,9 +61,8 @@ if TYPE_CHECKING:  # typing takes longer to import than all of this
 CHECK_JOB_SECONDS = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 FOLLOW_SECONDS = 0.5  # between looks at a file that the job writes to itself, when the front is gone
 CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
-LAST_OUTPUT = (
-    1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
-)
+# seconds to read what the dead left in the pipes: an unrelated process may hold an end open
+LAST_OUTPUT = 1.0
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
 # Seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left.
 HELPERS_END = 10.0

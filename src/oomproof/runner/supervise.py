@@ -184,9 +184,8 @@ def supervise(
     info = describe_run(run, order, settings, claim)
     write_info(run.attempt, order, info)
     number = run.attempt.number or 1
-    with contextlib.suppress(
-        OSError
-    ):  # now: the keeper can hold it also where the disk turns read-only meanwhile
+    # now: the keeper can hold it also where the disk turns read-only meanwhile
+    with contextlib.suppress(OSError):
         run.keeper_lock.touch(mode=0o600)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
