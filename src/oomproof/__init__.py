@@ -17,9 +17,8 @@ def __getattr__(name: str) -> object:
 
         return getattr(script_api, name)
     if name in _LATER:
-        from importlib import (
-            import_module,  # by its name: parts below import this package for its version
-        )
+        # by its name: parts below import this package for its version
+        from importlib import import_module
 
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'oomproof' has no attribute {name!r}")

@@ -30,9 +30,8 @@ class Cause:
     echo: bool = False  # seldom a cause in itself: the peers of a rank that died, an abort after an error
     generic: bool = False  # any exception: a more telling one nearby wins
     unexplained: bool = False  # nobody saw or explained the end: memory is one of several explanations
-    doubtful: bool = (
-        False  # its text has other causes as well: only the free memory of that moment would decide
-    )
+    # its text has other causes as well: only the free memory of that moment would decide
+    doubtful: bool = False
     # --- words
     label: str = ""  # in a table, where the slug without dashes would not do
     constraint: str = ""  # the kernel's word for whose memory was full

@@ -2,9 +2,5 @@
 
 import sys
 
-OWN_COMMAND = (
-    sys.executable,
-    "-P",
-    "-m",
-    "oomproof.cli.main",
-)  # -P: a script's folder must not be taken for ours
+# -P: a script's folder must not be taken for ours
+OWN_COMMAND = (sys.executable, "-P", "-m", "oomproof.cli.main")

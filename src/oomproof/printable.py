@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import IO, Any, TextIO
+import sys
+
+from oomproof.leaf.light_typing import IO, Any, TextIO
 
 # C0 but newline and tab, DEL, C1, line separators, marks that reorder or hide text, halves of surrogates (bytes that are
 # no text). Joiners of letters and emoji stay.
@@ -30,6 +32,21 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same for a name: its newlines would begin a line that looks like ours."""
     return _UNSAFE_IN_LINE.sub(_shown, text)
+
+
+def tell(text: str) -> None:
+    """A message of ours."""
+    print(f"oomproof: {text}", file=sys.stderr, flush=True)
+
+
+def tell_line(text: str) -> None:
+    """A message that quotes somebody."""
+    tell(one_line(text))
+
+
+def show_line(line: str) -> None:
+    """Of a command's own output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _shown(match: re.Match[str]) -> str:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 32 * 1024  # bytes of one datagram
 _WAITING = 64  # datagrams kept for a front that is slow; the kernel itself holds only ten
-_RATE, _BURST = (
-    20.0,
-    40.0,
-)  # changes of phase told a second, and at once: a loop that generates in every step has many
+# changes of phase told a second, and at once: a loop that generates in every step has many
+_RATE, _BURST = 20.0, 40.0
 _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
 _LOCATION = 240
 _LOADING, _NOT_LOADING = b"loading\n", b"-------\n"  # behind both: whether a call that loads is open
@@ -45,9 +43,8 @@ class Agent:
         self.folder = folder
         self.settings: dict[str, Any] = _settings()
         self.step: int | None = None
-        self.around_inference: Callable[[], Any] | None = (
-            None  # a hook may set it: called by oomproof.inference(), gives a context manager
-        )
+        # a hook may set it: called by oomproof.inference(), gives a context manager
+        self.around_inference: Callable[[], Any] | None = None
         self.dropped = 0
         self.steps_told = False  # a trainer tells its own steps: those of the optimizer are not counted
         self._socket_path = os.environ.get("OOMPROOF_AGENT_SOCKET") or ""

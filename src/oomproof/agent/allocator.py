@@ -292,9 +292,8 @@ class Watch:
             except Exception as problem:
                 fields["generating_failed"] = str(problem)[:200]
         fields["took"] = round(time.monotonic() - begun, 3)
-        write_json(
-            agent.file(f"cuda-oom-{self.reports}.json"), fields
-        )  # a datagram may be lost, or come too late
+        # a datagram may be lost, or come too late
+        write_json(agent.file(f"cuda-oom-{self.reports}.json"), fields)
         fields["text"] = headline(fields)
         agent.report("cuda-oom", **fields)
 

@@ -135,9 +135,8 @@ def _measure(things: list[Thing], kinds: Kinds, clock: Clock, named: set[int]) -
 def _order(thing: Thing) -> tuple[int, int]:
     if thing.kind.role in TABLES:
         return (0, 0)
-    return (
-        (1, -thing.length) if thing.length > SMALL else (2, 0)
-    )  # an object before the small lists of its parts
+    # an object before the small lists of its parts
+    return (1, -thing.length) if thing.length > SMALL else (2, 0)
 
 
 def _objects_size(values: list[Any], kinds: Kinds) -> int:

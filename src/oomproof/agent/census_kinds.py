@@ -58,11 +58,8 @@ class Kind:
     __slots__ = ("base", "header", "in_values", "name", "role")
 
     def __init__(self, role: str, base: Any, name: str, flags: int) -> None:
-        self.role, self.base, self.name = (
-            role,
-            base,
-            name,
-        )  # base: Python's or a library's own class behind it
+        # base: Python's or a library's own class behind it
+        self.role, self.base, self.name = role, base, name
         self.header = _GC_HEADER if flags & _HAS_GC else 0
         self.in_values = bool(flags & _INSTANCE_VALUES) and sys.version_info >= (3, 11)
 
@@ -72,9 +69,8 @@ class _Probe:
         self.a = self.b = self.c = None
 
 
-_VALUES_COUNTED = (
-    object.__sizeof__(_Probe()) > _Probe.__basicsize__
-)  # whether Python counts an instance's attributes
+# whether Python counts an instance's attributes
+_VALUES_COUNTED = object.__sizeof__(_Probe()) > _Probe.__basicsize__
 
 
 class Kinds:

@@ -198,9 +198,8 @@ def _elements(value: Any, kind: Kind, at: list[int]) -> list[Any]:
     if at[-1] > REACH:
         return []
     elements = dict.values(value) if kind.role == DICT else kind.base.__iter__(value)
-    return list(
-        islice(elements, at[0], at[-1] + 1, at[1] - at[0])
-    )  # in one call: other threads may change it
+    # in one call: other threads may change it
+    return list(islice(elements, at[0], at[-1] + 1, at[1] - at[0]))
 
 
 def _row(element: Any, kinds: Kinds) -> Row:

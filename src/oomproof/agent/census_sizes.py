@@ -70,9 +70,8 @@ class Sizer:
         self._kinds, self._clock, self._table_size, self._elsewhere = kinds, clock, table_size, elsewhere
         self.mapped, self.gpu = 0.0, 0.0  # of what was asked for last
         probe = [object()]
-        self._counted = sys.getrefcount(
-            probe[0]
-        )  # references that only the counting makes, and the list of ours
+        # references that only the counting makes, and the list of ours
+        self._counted = sys.getrefcount(probe[0])
 
     def container(self, value: Any, kind: Kind) -> int:
         """A container with all that hangs on it."""
@@ -122,9 +121,8 @@ class Sizer:
             if at:
                 shares[at] = shares[parents[at]] * min(1.0, inner[at] / references)
             elif not alone:
-                shares[0] = 1 / max(
-                    1, references - 1 - inner[0]
-                )  # less the list they came in, and what points back
+                # less the list they came in, and what points back
+                shares[0] = 1 / max(1, references - 1 - inner[0])
             kind = kinds.of(values[at])
             if kind.role not in TABLES:
                 total += shares[at] * scales[at] * own_size(values[at], kind, widths[at])

@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 _MAPPED_LEAST = 1 << 20  # bytes: below, nobody asks whether it is mapped
 _CHUNKS = 24  # of an Arrow column whose buffers are looked at
 _OBJECTS = 256  # elements of an array of Python objects
-_IN_MEMORY = (
-    "/dev/shm/",
-    "/memfd:",
-    "/dev/zero",
-    "/SYSV",
-    "/anon_hugepage",
-    "[",
-)  # names of mappings that are RAM
+# names of mappings that are RAM
+_IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "[")
 
 
 class Extent:
@@ -113,9 +107,8 @@ class Tables:
         return made
 
     def _objects(self, value: Any, count: int) -> int:
-        flat = (
-            value.reshape(-1) if value.ndim != 1 and value.flags.c_contiguous else value
-        )  # else it would be a copy
+        # else it would be a copy
+        flat = value.reshape(-1) if value.ndim != 1 and value.flags.c_contiguous else value
         if flat.ndim != 1:
             return 0
         step = max(1, count // _OBJECTS)
@@ -125,9 +118,8 @@ class Tables:
     def _tensor(self, value: Any, kind: Kind) -> Extent:
         torch = sys.modules["torch"]
         modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
-        if (
-            modes is not None and modes()
-        ):  # a graph is being made, or code of somebody's stands behind each call
+        # a graph is being made, or code of somebody's stands behind each call
+        if modes is not None and modes():
             return Extent(kind.name)
         with torch._C.DisableTorchFunction():  # a subclass of the user's has code behind each name
             get = torch.Tensor
@@ -147,9 +139,8 @@ class Tables:
             made = Extent(what, ram=size + more + 200, rows=rows, address=address)
             made.shown = shown + more + 200 if shown < size else None
             return made
-        on_card = (
-            size + more if device.startswith(("cuda", "mps", "xpu")) else 0
-        )  # a meta tensor holds nothing
+        # a meta tensor holds nothing
+        on_card = size + more if device.startswith(("cuda", "mps", "xpu")) else 0
         made = Extent(f"{what} on {device}", ram=200, gpu=on_card, address=address)
         made.shown = shown + more if shown < size else None
         return made

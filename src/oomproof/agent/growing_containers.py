@@ -20,10 +20,8 @@ _FRAMES, _NAMES = 100, 2000  # looked at
 _LEAST = 4  # looks before one is called growing
 _MOSTLY = 0.8  # of the looks: it may be emptied once
 _TOLD = 3
-_SMALL, _MANY = (
-    ("int", "float", "bool", "NoneType"),
-    1_000_000,
-)  # a log of numbers is no leak until there are so many
+# a log of numbers is no leak until there are so many
+_SMALL, _MANY = ("int", "float", "bool", "NoneType"), 1_000_000
 _VALUES = ("Tensor", "ndarray")  # large by themselves
 _PLAIN = ("str", "bytes", "tuple", "dict", "list", "set", "datetime", "Path")
 
@@ -111,9 +109,8 @@ def _element(container: Any) -> str:
         else:
             value = container[-1]
         name = type(value).__name__
-        if (
-            f"{type(value).__module__}.{name}" == "torch.Tensor"
-        ):  # a subclass of it may have code behind these
+        # a subclass of it may have code behind these
+        if f"{type(value).__module__}.{name}" == "torch.Tensor":
             graph = " with its graph" if value.grad_fn is not None else ""
             return f"{name} {list(value.shape)}{graph}"
         return name

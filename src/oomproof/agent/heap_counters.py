@@ -83,9 +83,8 @@ def _malloc(ctypes: Any) -> dict[str, int]:
 def _of_jemalloc(ctypes: Any) -> dict[str, int]:
     figures = []
     value, size = ctypes.c_uint64(1), ctypes.c_size_t(8)
-    _jemalloc(
-        b"epoch", None, None, ctypes.byref(value), size
-    )  # its figures are of the last time one asked so
+    # its figures are of the last time one asked so
+    _jemalloc(b"epoch", None, None, ctypes.byref(value), size)
     for name in (b"stats.allocated", b"stats.resident"):
         size = ctypes.c_size_t(8)
         if _jemalloc(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)):

@@ -52,7 +52,7 @@ class Request:
                 os.close(os.open(self._taken_path, os.O_WRONLY | os.O_CREAT, 0o600))
             return due
         except Exception as error:
-            self._agent.failed("wish", error)
+            self._agent.failed("request", error)
             return False
 
     def done(self) -> None:
@@ -71,9 +71,8 @@ class Request:
             self._looked = now
             self._there = os.path.exists(self._path)
         elif self._there:
-            self._there = os.path.exists(
-                self._path
-            )  # a guard takes its request back when there is headroom again
+            # a guard takes its request back when there is headroom again
+            self._there = os.path.exists(self._path)
         return self._there
 
     def _agreed(self, count: int) -> int | None:

@@ -24,10 +24,8 @@ from .spill_pool import SpillPool, small_part
 from .spill_price import Spilled, StepTimes, always_text, fitting_share, text_of
 
 LEAST = 256 * MIB
-_WAIT, _LONGEST_WAIT = (
-    0.1,
-    600.0,
-)  # seconds between looks for the card that the job uses, of several; and at most
+# seconds between looks for the card that the job uses, of several; and at most
+_WAIT, _LONGEST_WAIT = 0.1, 600.0
 _LONGEST_PIN = 60.0  # seconds that the first pass waits; 8 GiB take two
 _TELL_EVERY = 300.0  # seconds between two spills that are said; all are recorded
 _RECORDED, _IN_WORDS = 200, 5  # spills recorded one by one, and in words; later ones are in the sums

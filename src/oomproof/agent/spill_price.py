@@ -48,9 +48,8 @@ class Spilled(NamedTuple):
     batch: int | None  # samples
     fits: float | None  # the share of this batch that would have fitted the card
     left: int = 0  # bytes that stay in host memory after it
-    is_gaps: bool = (
-        False  # all that was ever alive at once would have fitted the card: it was its pieces, not the batch
-    )
+    # all that was ever alive at once would have fitted the card: it was its pieces, not the batch
+    is_gaps: bool = False
 
     @property
     def slower(self) -> float | None:

@@ -358,9 +358,8 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
         if type(value).__name__ == "deque":
             return [(f"[{number}]", element) for number, element in enumerate(list(value)[:_LONG])]
         plain: Any = type(value).__getattribute__
-        if (
-            plain is object.__getattribute__ and type(value).__dictoffset__
-        ):  # no code of the object's own is run
+        # no code of the object's own is run
+        if plain is object.__getattribute__ and type(value).__dictoffset__:
             return [("." + str(name), element) for name, element in list(value.__dict__.items())[:256]]
     except Exception:  # changed under us by another thread, or a container with code of its own
         pass

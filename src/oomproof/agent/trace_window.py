@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 _LOOK = 2.0  # seconds between two looks for it
 _OLD = 60.0  # seconds after which the headroom in it means nothing
-_LOOKS, _EDGE = (
-    3,
-    3,
-)  # of the counters before their growth tells a kind; at each end, of which the median counts
+# of the counters before their growth tells a kind; at each end, of which the median counts
+_LOOKS, _EDGE = 3, 3
 _SETTLE = 3  # steps that are not compared: caches of the first ones under the tracer
 _STEPS, _SHORTEST, _LONGEST = 30, 10.0, 60.0  # a window: so many steps and seconds, or the longest
 _SLOW_STEPS, _EVER = 8, 300.0  # ... or so many steps of a job whose steps are slow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from oomproof.leaf.light_typing import Any
 from oomproof.records import dataclass
 from oomproof.units import format_duration
 
@@ -35,14 +34,8 @@ _TITLES = {
     "kill-unmanaged": "a job that fills the machine was killed",
     END: "has ended",
 }
-_ACTIONS = (
-    "warn",
-    "ask",
-    "pause",
-    "term",
-    "kill",
-    "pause-unmanaged",
-)  # each of these messages names the panic switch
+# each of these messages names the panic switch
+_ACTIONS = ("warn", "ask", "pause", "term", "kill", "pause-unmanaged")
 _OVER = ("term", "kill", END)  # nothing is left to change
 LONGEST = 700  # characters of a line: Discord takes 2000 in all
 

@@ -6,19 +6,19 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from oomproof.alerts.alert import END, Alert
 from oomproof.alerts.receivers import OFF, AlertSettings
 from oomproof.leaf import start_by_path
+from oomproof.leaf.light_socket import socket
+from oomproof.leaf.light_typing import Any
 from oomproof.machine.host_identity import host_name
 from oomproof.records import asdict
 
-WAIT_AT_END = 2.0  # seconds: then the process that sends goes on alone
+WAIT_AT_END = 2.0  # seconds: then the process that sends continues alone
 _MOST_UNSENT = 256 * 1024  # bytes
 _RESTARTS, _RESTART_PAUSE = 3, 5.0
 _SENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "alert_sender.py")
@@ -96,7 +96,7 @@ class Alerts:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         try:
-            theirs.set_inheritable(True)
+            os.set_inheritable(theirs.fileno(), True)
             command = [*start_by_path.command(_SENDER), str(theirs.fileno())]
             # ours are somebody's pipe or terminal: who reads it must not wait for the last delivery
             streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]

@@ -132,9 +132,8 @@ class Sender:
                 wait = None if due is None else max(0.0, due - time.monotonic())
                 if selector.select(wait):
                     chunk = b""
-                    with contextlib.suppress(
-                        OSError
-                    ):  # the guard left something of ours unread: as good as its end
+                    # the guard left something of ours unread: as good as its end
+                    with contextlib.suppress(OSError):
                         chunk = self._channel.recv(65536)
                     if not chunk:
                         return

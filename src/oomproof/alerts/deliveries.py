@@ -79,9 +79,8 @@ def run(
     deadline, last = time.monotonic() + seconds, b""
     with process.stdout, selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
-        with contextlib.suppress(
-            OSError
-        ):  # it does not want to read; more than a pipe takes, 64 KiB, is never sent
+        # it does not want to read; more than a pipe takes, 64 KiB, is never sent
+        with contextlib.suppress(OSError):
             process.stdin.write(text)
             process.stdin.close()
         selector.register(process.stdout, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Goes on in the background while the command returns: the child says once how it went, the parent prints it."""
+"""Continues in the background while the command returns: the child says once how it went, the parent prints it."""
 
 from __future__ import annotations
 

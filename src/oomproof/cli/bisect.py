@@ -23,7 +23,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 
 from oomproof.cli.experiment_run import run_experiment
 from oomproof.cli.vary_flags import UNSET, environment_of, factors_of, filled, run_name
@@ -39,7 +38,7 @@ from oomproof.diagnosis.experiment_plan import (
     next_experiment,
 )
 from oomproof.errors import INTERRUPTED, USAGE, OomproofError
-from oomproof.printable import one_line, terminal_columns
+from oomproof.printable import tell_line, terminal_columns
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.reports.experiment_table import as_json, as_markdown, as_text, end_of
 from oomproof.reports.run_tables import summarize
@@ -106,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if series.done or isinstance(error, KeyboardInterrupt):
             _print(arguments, factors, series.done, complete=False)
         if isinstance(error, KeyboardInterrupt):
-            _tell("interrupted; the same command with --resume continues")
+            tell_line("interrupted; the same command with --resume continues")
             return INTERRUPTED
         raise
     _print(arguments, factors, series.done, complete=True)
@@ -131,16 +130,16 @@ class _Series:
     def run(self) -> None:
         for factor in self.factors:
             if factor.is_env and factor.values[0] == UNSET and factor.name in os.environ:
-                _tell(f"{factor.name} is set in your environment; the baseline is without it")
+                tell_line(f"{factor.name} is set in your environment; the baseline is without it")
         if self._max_time is None:
-            _tell("no --max-time: each experiment runs to its own end")
+            tell_line("no --max-time: each experiment runs to its own end")
         while (values := next_experiment(self.factors, self.done, self.everything)) is not None:
             number = f"experiment {len(self.done) + 1}"
             most = most_experiments(self.factors, self.everything)
-            _tell(f"{number} of at most {most}: {settings(self.factors, values)}")
+            tell_line(f"{number} of at most {most}: {settings(self.factors, values)}")
             experiment = self._experiment(values)
             self.done.append(experiment)
-            _tell(f"{number}: {end_of(experiment)}")
+            tell_line(f"{number}: {end_of(experiment)}")
 
     def _experiment(self, values: Values) -> Experiment:
         words = filled(self.command, self.factors, values)
@@ -148,7 +147,7 @@ class _Series:
         if self.resume and (earlier := self._earlier(values, name)):
             return earlier
         environment = environment_of(self.factors, values, dict(os.environ))
-        run, timed_out = run_experiment(name, self._flags, words, environment, self._max_time, _tell)
+        run, timed_out = run_experiment(name, self._flags, words, environment, self._max_time, tell_line)
         return _experiment_of(values, run, timed_out)
 
     def _earlier(self, values: Values, name: str) -> Experiment | None:
@@ -207,7 +206,3 @@ def _print(
     else:
         text = as_text(factors, done, terminal_columns(100))
     print(text, flush=True)
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.printable import tell
 from oomproof.sizing import calibrated_card, calibration
 from oomproof.sizing.calibrated_card import CalibratedCard, mib
 from oomproof.sizing.common_operations import common_operations
@@ -58,17 +58,17 @@ def run(args: argparse.Namespace) -> int:
 
     # with a command: is there a card at all? Its operations are looked for only then
     first = [] if args.command else common_operations()
-    measured = calibration.measure(python, first, seconds=seconds, constants=True, tell=_tell, each=keep)
+    measured = calibration.measure(python, first, seconds=seconds, constants=True, tell=tell, each=keep)
     if measured.card is None:
         raise calibration.refusal(measured, python)
     if args.command:
         met = _signatures_of(args.command)
-        more = calibration.measure(python, met, seconds=seconds, constants=False, tell=_tell, each=keep)
+        more = calibration.measure(python, met, seconds=seconds, constants=False, tell=tell, each=keep)
         if more.card is None:
             raise calibration.refusal(more, python)
         measured.card, measured.late = measured.card.merged(more.card), more.late
     for warning in measured.warnings:
-        _tell(warning)
+        tell(warning)
     whole = calibrated_card.read(kept[0]) if kept else None
     if args.export:
         calibrated_card.write(args.export, whole or measured.card)
@@ -95,14 +95,14 @@ def _python_of(command: Sequence[str]) -> str | None:
 def _signatures_of(command: Sequence[str]) -> list[Mapping[str, Any]]:
     from oomproof.sizing.script_sizing import size_command
 
-    _tell("running the command on a virtual GPU first, to see its operations…")
+    tell("running the command on a virtual GPU first, to see its operations…")
     met: list[Mapping[str, Any]] = []
 
     def note(result: Mapping[str, Any]) -> None:
         met.extend(result.get("signatures", []))
 
     sized = size_command(
-        list(command), time_limit=60.0, gpu_total=None, allow_writes=False, tell=_tell, card_of=note
+        list(command), time_limit=60.0, gpu_total=None, allow_writes=False, tell=tell, card_of=note
     )
     if refused := sized.sizing.refused:
         raise OomproofError(
@@ -163,7 +163,3 @@ def _json(measured: calibration.Measured, kept: Sequence[str], export: str | Non
         "file": kept[0] if kept else None,
         "exported": export,
     }
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)

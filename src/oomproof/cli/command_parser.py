@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.leaf.light_typing import Any
 from oomproof.printable import terminal_columns
 
 # argparse looks for translations of its headings, of which there are none, by way of `locale`: 0.4 MiB and a millisecond.

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +44,7 @@ from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.plan import Plan, check_effective, number
 from oomproof.plans.smaller_plans import argument_name
-from oomproof.printable import one_line, terminal_columns
+from oomproof.printable import show_line, tell_line, terminal_columns
 from oomproof.records import replace
 from oomproof.reports import fit_screen
 from oomproof.sizing import calibrated_card, card_lookup, script_sizing, sizing_cache
@@ -196,9 +195,9 @@ def _confirmed(answer: FitAnswer, arguments: argparse.Namespace) -> list[Confirm
     for tier in fit_screen.more_careful(answer, arguments.tier):
         assert tier.plan is not None
         command = answer.request.template.command(tier.plan.as_dict())
-        _tell(f"running the {tier.name} plan for real, for half a minute or so: {tier.plan}")
+        tell_line(f"running the {tier.name} plan for real, for half a minute or so: {tier.plan}")
         rehearsal = rehearse(
-            command, time_limit=_REAL_SECONDS, allow_writes=arguments.allow_writes, tell=_show
+            command, time_limit=_REAL_SECONDS, allow_writes=arguments.allow_writes, tell=show_line
         )
         real.append(confirmation(tier, rehearsal))
         if real[-1].fits is not False:
@@ -227,7 +226,7 @@ def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template
         typed = [knob for knob in template.knobs if knob.name not in dict(template.overrides)]
         for where, knobs in (("the command", typed), ("its configs", template.knobs[len(typed) :])):
             if known := ", ".join(f"{argument_name(template, knob.name)} {knob.first}" for knob in knobs):
-                _tell(f"taken from {where}: {known}")
+                tell_line(f"taken from {where}: {known}")
     return template
 
 
@@ -317,11 +316,11 @@ class _VirtualRuns:
             time_limit=self.seconds,
             gpu_total=self.total,
             allow_writes=self.allow_writes,
-            tell=_show,
+            tell=show_line,
             card_of=self._card_of,
         )
         if sized.status:
-            _tell(f"{plan}: {sized.sizing.refused}")
+            tell_line(f"{plan}: {sized.sizing.refused}")
             raise _Failed(sized.status)
         if sized.run is None:
             raise OomproofError(
@@ -332,7 +331,7 @@ class _VirtualRuns:
         sizing = sized.sizing
         figures = [f"{format_size(sizing.gpu.expected)} of the card"] if sizing.gpu is not None else []
         figures += [f"{format_size(sizing.host.expected)} of RAM"] if sizing.host is not None else []
-        _tell(f"{plan}: {', '.join(figures)} (virtual run, {time.monotonic() - begun:.0f} s)")
+        tell_line(f"{plan}: {', '.join(figures)} (virtual run, {time.monotonic() - begun:.0f} s)")
         return sized
 
     def _card_of(self, result: Mapping[str, Any]) -> CalibratedCard | None:
@@ -356,14 +355,5 @@ class _VirtualRuns:
         if not sized.seen.events or (self.calibrated is not None and not self.calibrated.missing(signatures)):
             return False
         python = sizing_cache.python_of(self.template.command(plan.as_dict())[0])
-        self.calibrated = card_lookup.measured(python, _tell)(sized.seen.result) or self.calibrated
+        self.calibrated = card_lookup.measured(python, tell_line)(sized.seen.result) or self.calibrated
         return self.calibrated is not None
-
-
-def _show(line: str) -> None:
-    """Of the command's own output."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)

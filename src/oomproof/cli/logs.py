@@ -130,9 +130,8 @@ def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> int:
     path = run.attempt.output_file
     file = None
     while True:
-        over = run.is_earlier() or not (
-            run.waits() or run.keeper_lives() or _just_starting(run)
-        )  # before the read: what came before the end is then read for sure
+        # before the read: what came before the end is then read for sure
+        over = run.is_earlier() or not (run.waits() or run.keeper_lives() or _just_starting(run))
         if file is None and path.exists():
             file = path.open("rb")
             file.seek(0, os.SEEK_END) if from_end else file.seek(start)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from oomproof import __version__
-from oomproof.cli.command_parser import CommandParser, flags_of
+from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream
+
+if TYPE_CHECKING:
+    from oomproof.cli.command_parser import CommandParser
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
@@ -65,11 +69,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "help": ("help", "the help of a verb, or this list"),
 }
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
+_GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
 
-def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], int]]:
+def parser_of(verb: str) -> tuple[CommandParser, Callable[[Any], int]]:
     """Its parser and what it does; no other verb's module is imported: `run` must start fast."""
+    from oomproof.cli.command_parser import CommandParser
+
     module = importlib.import_module(f"oomproof.cli.{VERBS[verb][0]}")
     parser = CommandParser(prog=f"oomproof {verb}", description=module.__doc__)
     module.prepare_parser(parser)
@@ -78,6 +85,8 @@ def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], 
 
 def overview() -> CommandParser:
     """`oomproof --help`: the verbs, a line each."""
+    from oomproof.cli.command_parser import CommandParser
+
     parser = CommandParser(
         prog="oomproof",
         description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
@@ -101,9 +110,8 @@ def _open_standard_streams() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The status; as a program (without ``argv``) it ends the process itself."""
-    gc.set_threshold(
-        50_000, 10, 10
-    )  # imports make nothing but what stays; 0.02 s of a start went into looking
+    # imports make nothing but what stays; 0.02 s of a start went into looking
+    gc.set_threshold(50_000, 10, 10)
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
@@ -130,7 +138,9 @@ def _leave(status: int) -> None:
 
 
 def _main(argv: list[str] | None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
+        allow()
     try:
         return obey(argv)
     except OomproofError as error:
@@ -168,12 +178,21 @@ def obey(argv: list[str]) -> int:
         return 0
     if verb not in VERBS:
         raise _unknown(word, argv)
+    arguments, act = _parsed(verb, words)
+    if verb in _GUARDS:
+        free_modules(PARSER)
+    return int(act(arguments))
+
+
+def _parsed(verb: str, words: list[str]) -> tuple[SimpleNamespace, Callable[[Any], int]]:
     parser, act = parser_of(verb)
-    return int(act(parser.parse(words)))
+    return SimpleNamespace(**vars(parser.parse(words))), act
 
 
 def _unknown(word: str, argv: list[str]) -> OomproofError:
     if word.startswith("-"):
+        from oomproof.cli.command_parser import flags_of
+
         known, hint = (
             flags_of(overview()),
             "flags of a verb stand behind it: oomproof run --limit 20G -- python train.py",

@@ -15,7 +15,6 @@ can have the card, and `oomproof resume` restores it. Without --gpu a paused job
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from collections.abc import Collection
 
@@ -28,6 +27,7 @@ from oomproof.guard.job_handle import Job
 from oomproof.guard.swap_out import PushOut
 from oomproof.machine import swap
 from oomproof.machine.gpu import Query
+from oomproof.printable import tell
 from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 
@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = live_run(arguments.run, states=("running", "unguarded"))
-    mark = target.frozen()
+    mark = target.pause_mark()
     if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(target.attempt).paused):
         tell(f"{target.name} is already paused; to resume it: oomproof resume {target.name}")
         return 0
@@ -97,10 +97,6 @@ def live_run(text: str | None, status: int = OUR_FAILURE, states: Collection[str
             f"look for its processes: grep -ls OOMPROOF_RUN={run.id} /proc/[0-9]*/environ",
         )
     return run
-
-
-def tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr)
 
 
 def _give_gpu_back(run: run_folders.Run, job: Job) -> str:

@@ -64,9 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     profiler = PROFILERS[arguments.profiler or _usual(argv)]
     base = runs_folder().parent
     base.mkdir(parents=True, exist_ok=True)
-    folder = Path(
-        tempfile.mkdtemp(prefix="profile-", dir=base)
-    )  # the run's own is not known before it starts
+    # the run's own is not known before it starts
+    folder = Path(tempfile.mkdtemp(prefix="profile-", dir=base))
     try:
         wrapped = profiler.wrapped(argv, folder)
         before = {run.id for run in newest_runs(100)}

@@ -77,9 +77,8 @@ class Memray:
     def make_page(self, argv: Sequence[str], folder: Path) -> None:
         python, data = _needed(argv, self.name, "").python, folder / "memray.bin"
         command = [python, "-m", "memray", "flamegraph", "-f", "-o", str(folder / self.page)]
-        if _run(
-            [*command, "--no-web", str(data)]
-        ).returncode:  # of memray 1.19: without it, the page loads scripts
+        # of memray 1.19: without it, the page loads scripts
+        if _run([*command, "--no-web", str(data)]).returncode:
             _run([*command, str(data)])
 
     def lines(self, argv: Sequence[str], folder: Path) -> list[Line]:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
 from oomproof.own_command import OWN_COMMAND
-from oomproof.printable import one_line, terminal_columns
+from oomproof.printable import show_line, tell_line, terminal_columns
 from oomproof.reports import rehearsal_report as report
 from oomproof.sizing.estimate import Estimate
 from oomproof.sizing.fit_verdict import Fit, Place, card_of, fit, ram_here
@@ -60,19 +60,19 @@ def run(args: argparse.Namespace) -> int:
     if seconds < 5:
         raise OomproofError(f"--time-limit {args.time_limit} is too short", "give at least 10s", USAGE)
     if sys.stderr.isatty():
-        _tell(f"rehearsing for {format_duration(seconds)} or so, once it has loaded…")
-    rehearsal = rehearse(command, time_limit=seconds, allow_writes=args.allow_writes, tell=_show)
+        tell_line(f"rehearsing for {format_duration(seconds)} or so, once it has loaded…")
+    rehearsal = rehearse(command, time_limit=seconds, allow_writes=args.allow_writes, tell=show_line)
     fits = fits_of(rehearsal)
     status = status_of(rehearsal, fits)
     if args.json:
         value = {**rehearsal.as_json(), "verdicts": [judged.as_json() for judged in fits], "status": status}
         print(json.dumps(value, indent=1))
     elif rehearsal.refused:
-        _tell(rehearsal.refused)
+        tell_line(rehearsal.refused)
     else:
         print("\n".join(report.lines_of(rehearsal, fits, command, terminal_columns(100))), flush=True)
     if rehearsal.out_of_memory is not None and not args.json:
-        _tell(report.out_of_memory_text(rehearsal))
+        tell_line(report.out_of_memory_text(rehearsal))
     if status == 0 and args.then_run:
         return _start(rehearsal, command)
     return status
@@ -133,11 +133,3 @@ def _start(rehearsal: Rehearsal, command: list[str]) -> int:
     words = [*OWN_COMMAND, "run", *report.needs(rehearsal), "--", *command]
     sys.stdout.flush()
     os.execvp(words[0], words)
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)

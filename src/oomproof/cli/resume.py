@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from oomproof.cli.pause import CARD_SECONDS, live_run, tell
+from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
@@ -24,6 +24,7 @@ from oomproof.leaf.proc_files import owner_of
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.gpu import Query
+from oomproof.printable import tell
 from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 
@@ -94,7 +95,7 @@ def _resume_job(job: PausedJob) -> None:
 
 
 def _resume_run(target: run_folders.Run) -> int:
-    mark = target.frozen()
+    mark = target.pause_mark()
     job = Job(target.started())
     task_thread = TaskThread()
     try:
@@ -103,9 +104,8 @@ def _resume_run(target: run_folders.Run) -> int:
             return 0
         actions = Actions(job, target.attempt, task_thread, [], by="user")
         if GpuPause(target.attempt).paused:
-            freezer.mark_moving(
-                target.attempt, True
-            )  # a guard that sees the pause only now must not freeze it again
+            # a guard that sees the pause only now must not freeze it again
+            freezer.mark_moving(target.attempt, True)
         actions.take("thaw", "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
@@ -142,7 +142,7 @@ def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
             "it will end with a CUDA error; start it again from its last checkpoint",
         )
     else:
-        if run.frozen():
+        if run.pause_mark():
             job.freezer.freeze()
             freezer.mark_moving(run.attempt, False)
         raise OomproofError(

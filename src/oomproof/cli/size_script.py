@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import USAGE
-from oomproof.printable import terminal_columns
+from oomproof.printable import show_line, tell, terminal_columns
 from oomproof.reports import size_report as report
 from oomproof.sizing import calibrated_card, card_lookup, sizing_cache
 from oomproof.sizing.calibrated_card import CalibratedCard
@@ -37,13 +37,13 @@ def run(
     places = places_of(gpu, ram)
     card = max((place.ever for place in places if place.kind == "gpu"), default=None)
     if sys.stderr.isatty():
-        _tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
+        tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
     sized = size_command(
         list(command),
         time_limit=seconds,
         gpu_total=gpu or card,
         allow_writes=args.allow_writes,
-        tell=_show,
+        tell=show_line,
         card_of=_card_of(args.card, calibrated, command[0]),
     )
     sizing, status = sized.sizing, sized.status
@@ -63,7 +63,7 @@ def run(
     elif status == 0:
         print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
     elif sizing.refused:
-        _tell(sizing.refused)
+        tell(sizing.refused)
     return status or (USAGE if sizing.refused else 0)
 
 
@@ -72,7 +72,7 @@ def _card_of(
 ) -> Callable[[Mapping[str, Any]], CalibratedCard | None]:
     if asked is not None:
         return lambda result: calibrated
-    return card_lookup.measured(sizing_cache.python_of(program), _tell)
+    return card_lookup.measured(sizing_cache.python_of(program), tell)
 
 
 def fits_of(sizing: Sizing, places: Sequence[Place]) -> list[Fit]:
@@ -102,12 +102,3 @@ def _next(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], elsewhere
     elif elsewhere:
         when = "on the machine with the card, start it with its need:"
     return [f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
-
-
-def _show(line: str) -> None:
-    """Of the command's own output."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)

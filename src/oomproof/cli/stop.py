@@ -25,6 +25,7 @@ from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
+from oomproof.printable import tell
 from oomproof.recording import requests, run_folders, state_files
 from oomproof.runner.run_flags import from_json, seconds
 from oomproof.units import format_duration
@@ -73,7 +74,7 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     job = Job(target.started())
     task_thread = TaskThread()
     stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
-    actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user", tell=_tell)
+    actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user", tell=tell)
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     if steps[0] == "ask" and not _listens(target):
         del steps[0]
@@ -83,9 +84,8 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
         "kill": "killed all processes of the job",
     }
     try:
-        if (
-            target.frozen() or job.freezer.is_frozen()
-        ):  # it could not answer; a kill needs no resume of its own
+        # it could not answer; a kill needs no resume of its own
+        if target.pause_mark() or job.freezer.is_frozen():
             if steps != ["kill"]:
                 actions.take("thaw", "oomproof stop")
             freezer.remove_mark(target.attempt)
@@ -108,10 +108,6 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
         f"{target.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
         f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
     )
-
-
-def _tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr)
 
 
 def _listens(run: run_folders.Run) -> bool:

@@ -30,15 +30,14 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 
 from oomproof.cli.command_parser import refuse
-from oomproof.cli.run import check_command
+from oomproof.cli.run_command import check_command
 from oomproof.cli.sweep_flags import CHANGEABLE, NEW, add_flags, changed_settings, new_sweep
 from oomproof.errors import INTERRUPTED, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.command_lines import short_name
-from oomproof.printable import one_line, terminal_columns
+from oomproof.printable import tell_line, terminal_columns
 from oomproof.recording.secrets import mask_argv
 from oomproof.recording.state_files import write_json
 from oomproof.reports import sweep_screen
@@ -115,10 +114,6 @@ def _refuse(arguments: argparse.Namespace, action: str) -> None:
         refuse(arguments, (*CHANGEABLE, "command"), f"does nothing with {action}", f"oomproof sweep {action}")
 
 
-def _tell(text: str) -> None:
-    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)
-
-
 def _new(arguments: argparse.Namespace, file: str | None, first_only: float | None = None) -> int:
     if file is not None and not os.path.exists(file):
         near = did_you_mean(file, ACTIONS)
@@ -134,14 +129,14 @@ def _new(arguments: argparse.Namespace, file: str | None, first_only: float | No
     sweep = sweep_folder.create(made.name, info)
     lock = sweep.take()
     for note in made.notes:
-        _tell(note)
+        tell_line(note)
     total = made.order.total
-    _tell(
+    tell_line(
         f"sweep {made.name}: {made.order.space.method} search, {_trials(total)} of "
         f"{short_name(list(made.order.words))}; after a kill or a reboot: oomproof sweep resume {made.name}"
     )
     if made.order.space.metric is None:
-        _tell("no --metric: every trial runs, none of them is called the best")
+        tell_line("no --metric: every trial runs, none of them is called the best")
     return _drive(sweep, SweepLog(), arguments.json, lock, made.order.words, first_only)
 
 
@@ -172,7 +167,7 @@ def _resume(arguments: argparse.Namespace, name: str | None) -> int:
     if arguments.retry_failed:
         for trial in log.by_state("failed", "out-of-memory", "skipped", "stopped"):
             take(log, sweep.record(QUEUED, trial=trial.number, why="--retry-failed"))
-    _tell(f"sweep {sweep.name}: {sweep_screen.counts_line(order_of(sweep, log), log, time.time())}")
+    tell_line(f"sweep {sweep.name}: {sweep_screen.counts_line(order_of(sweep, log), log, time.time())}")
     return _drive(sweep, log, arguments.json, lock, words)
 
 
@@ -208,7 +203,7 @@ def _drive(
 ) -> int:
     interrupts = Interrupts()
     try:
-        loop = SweepLoop(sweep, log, _tell, interrupts, words)
+        loop = SweepLoop(sweep, log, tell_line, interrupts, words)
         whole = loop.run(first_only)
     finally:
         with contextlib.suppress(OSError):
@@ -216,10 +211,10 @@ def _drive(
     if first_only is not None and not interrupts.level:
         return _print_estimate(sweep, loop.order, log, as_json)
     if loop.reason and not whole and loop.reason != "stopped":
-        _tell(f"given up: {loop.reason}")
-        _tell(f"when that is mended: oomproof sweep resume {sweep.name} --retry-failed")
+        tell_line(f"given up: {loop.reason}")
+        tell_line(f"when that is mended: oomproof sweep resume {sweep.name} --retry-failed")
     elif loop.reason and whole:
-        _tell(loop.reason)
+        tell_line(loop.reason)
     _print_status(sweep, loop.order, log, as_json)
     if interrupts.number:
         return 128 + (interrupts.number if interrupts.number != signal.SIGHUP else signal.SIGINT)
@@ -297,17 +292,17 @@ def _stop(arguments: argparse.Namespace, name: str | None) -> int:
     running = len(sweep.log().running)
     if not sweep.is_driven():
         if not running:
-            _tell(f"sweep {sweep.name} does not run")
+            tell_line(f"sweep {sweep.name} does not run")
             return 0
         if arguments.finish:
-            _tell(f"nobody starts further trials of {sweep.name}; {running} of them run to their own end")
+            tell_line(f"nobody starts further trials of {sweep.name}; {running} of them run to their own end")
             return 0
         return _stop_undriven(sweep)
     write_json(sweep.stop_file, "finish" if arguments.finish else "now")
-    _tell(f"asked {sweep.driver()} to {'finish' if arguments.finish else 'stop'}; waiting for it")
+    tell_line(f"asked {sweep.driver()} to {'finish' if arguments.finish else 'stop'}; waiting for it")
     while sweep.is_driven():
         time.sleep(_TICK)
-    _tell(f"sweep {sweep.name} has stopped; it continues with: oomproof sweep resume {sweep.name}")
+    tell_line(f"sweep {sweep.name} has stopped; it continues with: oomproof sweep resume {sweep.name}")
     return 0
 
 
@@ -325,5 +320,5 @@ def _stop_undriven(sweep: Sweep) -> int:
         if (stopping := process.stop()) is not None:
             stopping.wait()
     os.close(lock)
-    _tell(f"sweep {sweep.name} has stopped; it continues with: oomproof sweep resume {sweep.name}")
+    tell_line(f"sweep {sweep.name} has stopped; it continues with: oomproof sweep resume {sweep.name}")
     return 0

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, printable, terminal_columns, wants_colour
+from oomproof.printable import coloured_stream, printable, tell, terminal_columns, wants_colour
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
@@ -191,13 +191,13 @@ def _explain_one(arguments: argparse.Namespace) -> int:
 
         verdict = judge_texts(by_name(with_log_file(read_texts(arguments.what))))
         for gap in verdict.missing if arguments.short else ():
-            _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
+            tell(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
         run = _found(arguments.what[0] if arguments.what else None)
         if not arguments.what:
             which = f"run      {run.name}" + (f" ({run.id})" if run.name != run.id else "") + "\n"
         if which and arguments.short:
-            _say(which.strip())
+            tell(which.strip())
         which += _which_attempt(run)
         with readable(run):
             verdict = _judged(run, arguments.again)
@@ -240,7 +240,7 @@ def _judged(run: run_folders.Run, again: bool) -> Verdict:
         return conclude_once(run).verdict
     conclusion, gone = conclude_again(run)
     if gone:
-        _say(f"less can be read now than when it was judged ({', '.join(gone)}): that verdict stands")
+        tell(f"less can be read now than when it was judged ({', '.join(gone)}): that verdict stands")
     return conclusion.verdict
 
 
@@ -295,16 +295,12 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         texts = [Path(name) for name in sources]
         redacted = write_bundle(verdict, run, texts, Path(arguments.bundle), configs=configs, force=force)
         told = f"{len(redacted)} places redacted, listed in it" if redacted else "nothing needed redacting"
-        _say(f"wrote {arguments.bundle} ({told}); look into it before you send it")
+        tell(f"wrote {arguments.bundle} ({told}); look into it before you send it")
 
 
 def _wrote(name: str, hint: str = "") -> None:
     if name != "-":
-        _say(f"wrote {name}{hint}")
-
-
-def _say(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr)
+        tell(f"wrote {name}{hint}")
 
 
 def _outage(run: run_folders.Run, width: int, *, beside_verdict: bool = False) -> str:

@@ -14,15 +14,8 @@ from oomproof.data.source_file import BadFile, open_source
 KNOWN = ".npy, .npz, .csv, .tsv, .jsonl, .parquet, .arrow, .feather, .pkl, .pt, .safetensors, .gguf"
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _TEXT = {".csv": "CSV", ".tsv": "CSV", ".tab": "CSV", ".jsonl": "JSON Lines", ".ndjson": "JSON Lines"}
-_PICKLES = (
-    ".pkl",
-    ".pickle",
-    ".joblib",
-    ".pt",
-    ".pth",
-    ".bin",
-    ".ckpt",
-)  # torch.save before 1.6 wrote pickles
+# torch.save before 1.6 wrote pickles
+_PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def format_of(file: BinaryIO, path: str) -> str:

@@ -9,7 +9,6 @@ from oomproof.records import asdict, dataclass
 # How the figure was found, from the best to the weakest.
 EXACT = "exact, from the header"
 SAMPLED = "estimated from a sample"
-AT_MOST = "at most"
 AT_LEAST = "at least"
 
 

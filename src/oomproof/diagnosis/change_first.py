@@ -35,7 +35,7 @@ def change_first(case: CaseFile, limit: int | None) -> str:
 def _after_others(case: CaseFile, limit: int | None) -> str | None:
     """Others held a good part, and without them it fits: it waits for its turn."""
     host, others = case.host, held_by_others(case)
-    need = int(limit * STEP) if limit is not None else _held(case)
+    need = int(limit * STEP) if limit is not None else case.held
     if host is None or not others or need > host.total - (case.settings.margin or 0):
         return None
     who = f"others held {format_size(others)}"
@@ -49,7 +49,7 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
     """By what it was given to read, else by what the machine lacks."""
     if (data := _data_file(case)) is not None:
         return f"see what loading {data} takes and how to read it for less: oomproof data inspect {shlex.quote(data)}"
-    host, need = case.host, _held(case)
+    host, need = case.host, case.held
     if limit is None and host is not None and need:
         have = f"{format_size(host.total)} RAM and "
         have += f"{format_size(host.swap_total)} swap" if host.swap_total else "no swap"
@@ -67,7 +67,3 @@ def _data_file(case: CaseFile) -> str | None:
         word.partition("=")[2] if word.startswith("-") and "=" in word else word for word in case.argv[1:]
     )
     return next((word for word in words if _DATA_FILE.fullmatch(word)), None)
-
-
-def _held(case: CaseFile) -> int:
-    return case.job_peak or (case.job.used if case.job is not None else 0)

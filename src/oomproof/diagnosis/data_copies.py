@@ -16,9 +16,8 @@ _MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
 _AT_MOST = 1.3  # of what they take: pages hold a few others too
 _MOST = 0.5  # of what the job held
 _WORTH = 0.2  # of what the process held when it was looked into: copies that take less are not what to change first
-_AT_END = (
-    0.5  # of that share, of what the job held at its end: it may have been looked into at the warning last
-)
+# of that share, of what the job held at its end: it may have been looked into at the warning last
+_AT_END = 0.5
 
 
 def worth_changing(case: CaseFile) -> Remedy | None:
@@ -69,7 +68,7 @@ def kept_in(case: CaseFile, growth: Growth) -> str:
 def most_of_it(case: CaseFile) -> str:
     """The variable that held most of what the job did and grew as memory filled; empty where none is known."""
     for rise in grown(case.censuses)[:1]:
-        if rise.thing.ram >= _MOST * _held(case):
+        if rise.thing.ram >= _MOST * case.held:
             return _rise_text(case, rise)
     return ""
 
@@ -78,7 +77,7 @@ def held_mostly_in(case: CaseFile) -> str:
     """The variable that held most of what the job did, at its only census; empty where none did. Whether it grew is not known."""
     last = case.censuses[-1]
     largest = max(last.things, key=lambda thing: thing.ram, default=None)
-    if largest is None or largest.ram < _MOST * _held(case):
+    if largest is None or largest.ram < _MOST * case.held:
         return ""
     place = where(largest, case.started_wall or 0.0)
     return f"{largest.name}, a {largest.what} ({place}), held {format_size(largest.ram)} of it"
@@ -112,12 +111,8 @@ def _rise_text(case: CaseFile, rise: Grown) -> str:
 
 def _least(case: CaseFile, share: float) -> float:
     """Bytes: of what the process held at its last census. By its end it may hold twice as much, of the same data."""
-    then, held = case.censuses[-1].anon, _held(case)
+    then, held = case.censuses[-1].anon, case.held
     return share * held if then is None else max(share * min(then, held), _AT_END * share * held)
-
-
-def _held(case: CaseFile) -> int:
-    return case.job_peak or (case.job.used if case.job is not None else 0)
 
 
 def advice(group: Copies, started: float) -> Remedy:

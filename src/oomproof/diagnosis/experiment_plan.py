@@ -84,9 +84,8 @@ def _wanted(
     base = baseline(factors)
     if everything:
         every = product(*(factor.values for factor in factors))
-        yield from sorted(
-            every, key=lambda values: sum(a != b for a, b in zip(values, base, strict=True))
-        )  # sorting keeps the order of the values among those that change equally many
+        # sorting keeps the order of the values among those that change equally many
+        yield from sorted(every, key=lambda values: sum(a != b for a, b in zip(values, base, strict=True)))
         return
     yield base
     first = tried.get(base)

@@ -7,9 +7,8 @@ from oomproof.records import dataclass
 from oomproof.units import format_size
 
 _STALE = 15.0  # seconds; an older sample says nothing about the moment of death (1 GiB/s fills any machine)
-_SHARE = (
-    0.10  # of RAM or of the limit. Guards act at 4 % (ours) to 10 % (earlyoom): above it none of them does
-)
+# of RAM or of the limit. Guards act at 4 % (ours) to 10 % (earlyoom): above it none of them does
+_SHARE = 0.10
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
 Basis = Literal["measured", "predicted", "rule"]
 
-_LOST = (
-    "counter.memcg_oom_kill",
-    "agent.program-lost",
-)  # evidence that a process of the job died of memory on the way
+# evidence that a process of the job died of memory on the way
+_LOST = ("counter.memcg_oom_kill", "agent.program-lost")
 
 PHASES = ("load", "train", "eval", "generate", "save", "unknown")
 

@@ -25,6 +25,7 @@ from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.guard.view import IN_VAIN, NOT_OURS
+from oomproof.leaf import attempt_names
 from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
@@ -63,23 +64,23 @@ def collect(
     missing = [
         Missing(source, reason, "")
         for source, reason in (
-            ("started.json", why_not_started),
-            ("exit.json", why_no_exit),
+            (attempt_names.STARTED, why_not_started),
+            (attempt_names.EXIT, why_no_exit),
             ("recording", tail.reason),
         )
         if reason is not None
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
     if case.keeper_alive:
-        missing = [gap for gap in missing if gap.source != "exit.json"]  # it has not ended: there is none
+        # it has not ended: there is none
+        missing = [gap for gap in missing if gap.source != attempt_names.EXIT]
     if case.waits:
         return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
         missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
-        from oomproof.evidence.script_handlers import (
-            silent_handlers,  # reads the script: only for an end without words
-        )
+        # reads the script: only for an end without words
+        from oomproof.evidence.script_handlers import silent_handlers
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
     if case.status is not None and case.status.code != 0:
@@ -138,9 +139,8 @@ def _from_files(
         # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
         shm_total, shm_free = sampled, tail.job.shm_free
     keeper = part(started, "keeper")
-    position = agent_files.position(
-        attempt.agent_folder
-    )  # exact to the step; the recording's is of the last second
+    # exact to the step; the recording's is of the last second
+    position = agent_files.position(attempt.agent_folder)
     status = _status(exited)
     lives = boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc))
     folder = Run(attempt.run_folder)
@@ -346,7 +346,6 @@ def _with_kernel(
     pids = {kill.pid for kill in owned}
     case = replace(
         case,
-        kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
         our_kills=tuple(sorted(owned, key=lambda kill: kill.time)),
         other_kills=tuple(kill for kill in kills if kill.pid not in pids),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, OtherJob
+from oomproof.leaf.attempt_names import KEEPER_EVENTS, OUTPUT
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
 from oomproof.units import MIB, format_duration, format_exact, format_rate, format_size
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from oomproof.evidence.texts.finding import Finding
 
 _GROWTH = 16 * MIB  # of another job: less is not worth a word
+_ACTIONS = Attempt.actions_file.name
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
 
 
@@ -194,10 +197,10 @@ def user_name(uid: int) -> str:
 def _own_actions(case: CaseFile) -> Iterator[_Item]:
     for index, action in enumerate(case.actions[-_MOST:], 1):
         text = f"{action.by}: {shown_kind(action.action)}" + (f" ({action.why})" if action.why else "")
-        yield f"action.{index}", "actions.jsonl", action.boottime, text, "what oomproof did to the job"
+        yield f"action.{index}", _ACTIONS, action.boottime, text, "what oomproof did to the job"
     for index, event in enumerate(case.keeper_events[-_MOST:], 1):
         text = shown_kind(event.kind) + (f": {event.text}" if event.text else "")
-        yield f"keeper.{index}", "keeper.jsonl", event.boottime, text, "what the keeper saw"
+        yield f"keeper.{index}", KEEPER_EVENTS, event.boottime, text, "what the keeper saw"
 
 
 def _kernel(case: CaseFile) -> Iterator[_Item]:
@@ -225,10 +228,10 @@ def _output(case: CaseFile) -> Iterator[_Item]:
     for index, finding in enumerate(told[:_MOST], 1):
         yield f"output.{index}", f"{finding.source}:{finding.line}", None, finding.text, finding.says
     if not told and case.output.empty:
-        yield "output.none", "output.log", None, "the job printed nothing", "no word of its own about its end"
+        yield "output.none", OUTPUT, None, "the job printed nothing", "no word of its own about its end"
     elif not told and case.output.last_line:
         line = case.output.last_line[:200]
-        yield "output.last", "output.log", None, line, "the last line the job printed"
+        yield "output.last", OUTPUT, None, line, "the last line the job printed"
 
 
 def _silence(case: CaseFile) -> Iterator[_Item]:

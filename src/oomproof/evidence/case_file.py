@@ -75,9 +75,8 @@ class HostSample:
     swap_total: int
     swap_free: int
     psi_full: float | None = None  # share of the last seconds in which every task stalled, 0..1
-    lowest: int | None = (
-        None  # available at its lowest in the last seconds: after a kill there is headroom again
-    )
+    # available at its lowest in the last seconds: after a kill there is headroom again
+    lowest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,23 +350,20 @@ class CaseFile:
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
-    own_batches: bool = (
-        False  # its source names no loader and no trainer: where its loading ends, nothing tells
-    )
+    # its source names no loader and no trainer: where its loading ends, nothing tells
+    own_batches: bool = False
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "may", "none", "unknown"] = (
-        "unknown"  # whether the job acted on a request to stop
-    )
+    # whether the job acted on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = "unknown"
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
     told: tuple[AgentMessage, ...] = ()  # by the agent inside the job
     censuses: tuple[Census, ...] = ()  # what its variables held: of one process, oldest first
 
-    kernel_readable: bool = False
-    kernel_complete: bool = False  # and its silence about our processes means something
+    kernel_complete: bool = False  # it was readable, and its silence about our processes means something
     our_kills: tuple[KernelKill, ...] = ()
     other_kills: tuple[KernelKill, ...] = ()
     our_faults: tuple[KernelFault, ...] = ()
@@ -377,9 +373,8 @@ class CaseFile:
     boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
     going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
 
-    texts: TextCase | None = (
-        None  # what a person gave to be read: logs of a job that need not be a run of ours
-    )
+    # what a person gave to be read: logs of a job that need not be a run of ours
+    texts: TextCase | None = None
 
     evidence: tuple[Evidence, ...] = ()
     missing: tuple[Missing, ...] = ()
@@ -389,6 +384,11 @@ class CaseFile:
         """What commands call it by."""
         called = self.name or self.run
         return f"{called}/{self.attempt}" if called and self.retried else called
+
+    @property
+    def held(self) -> int:
+        """What the job held at most; 0 where nothing tells."""
+        return self.job_peak or (self.job.used if self.job is not None else 0)
 
     @property
     def moved(self) -> Counters:

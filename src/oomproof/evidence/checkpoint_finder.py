@@ -27,13 +27,8 @@ _STEP = re.compile(r"(?:step|iter|checkpoint|epoch)[-_=]?(\d{1,12})", re.I)
 # A file that holds only weights, or the best of all, is not where a training stopped.
 _NO_RESUME = re.compile(r"best|final|ema|model(?:-\d+-of-\d+)?\.|optimizer|scheduler|scaler|rng|random", re.I)
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
-_FOLDERS = (
-    "lightning_logs",
-    "checkpoints",
-    "ckpts",
-    "trainer_output",
-    "tmp_trainer",
-)  # by default, where the trainers of our tests write
+# by default, where the trainers of our tests write
+_FOLDERS = ("lightning_logs", "checkpoints", "ckpts", "trainer_output", "tmp_trainer")
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
 _DEEPEST, _MOST = 5, 20_000  # folders, entries: an output folder may hold a data set too
 _EARLIER = 2.0  # seconds: file systems round times

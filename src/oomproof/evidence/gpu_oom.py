@@ -72,9 +72,8 @@ class GpuOom:
     reserved: int
     largest_free: int | None = None  # one piece, inside what is reserved
     split_free: int | None = None  # free pieces of segments that are partly in use
-    outside: int = (
-        0  # used on the card by other than this allocator: neighbours and this process's own context
-    )
+    # used on the card by other than this allocator: neighbours and this process's own context
+    outside: int = 0
     outside_first: int | None = None  # the least that was while the job ran
     others: int | None = None  # the same without the context
     context: int | None = None

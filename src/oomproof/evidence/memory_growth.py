@@ -12,19 +12,14 @@ from oomproof.evidence.witnesses import traced_growth
 from oomproof.recording.series import HostRow, JobRow, OtherJobRow, ProcessRow, Series
 from oomproof.trend.leaks import GROWS, SLOWING, STEPS
 
-_LEAST, _LEAST_SHARE = (
-    16 << 20,
-    0.05,
-)  # growth below this, or this share of what was held, is not what filled memory
-_STEPS, _SECONDS = (
-    8,
-    8.0,
-)  # over so many steps, or seconds of a job that tells none: a shorter line may be loading
+# growth below this, or this share of what was held, is not what filled memory
+_LEAST, _LEAST_SHARE = 16 << 20, 0.05
+# over so many steps, or seconds of a job that tells none: a shorter line may be loading
+_STEPS, _SECONDS = 8, 8.0
 _STILL = 1 / 3  # of its mean rate: what grows slower at the end has levelled off
 _LATELY = 60.0  # seconds before the end in which processes are compared
-_AT_THE_END = (
-    8.0  # ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
-)
+# ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
+_AT_THE_END = 8.0
 _LAST = 12.0  # seconds before the end in which most of the job's growth must be that process's: three samples
 _OTHERS = 180.0  # ... and other jobs, which are looked at once a minute while all is calm
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -75,9 +70,8 @@ def _kept_in(heap: HeapGrowth | None, started: float) -> str:
     from oomproof.evidence.growing_line import container_text, growing_line  # brings ast along
 
     container = heap.containers[0]
-    if (
-        not container.is_large and heap.kind != PYTHON
-    ):  # a list of notes grows with each step too, and is not what fills memory
+    # a list of notes grows with each step too, and is not what fills memory
+    if not container.is_large and heap.kind != PYTHON:
         return ""
     return container_text(container, growing_line(container, started))
 
@@ -137,9 +131,8 @@ def other_jobs(series: Series, until: float | None) -> tuple[OtherJob, ...]:
     for (pid, start), seen in rows.items():
         first, last = seen[0], seen[-1]
         begin, before = first.t, first.use
-        if (
-            start is not None and first.t - start / _TICKS <= _LATELY
-        ):  # it began a moment before: with nothing
+        # it began a moment before: with nothing
+        if start is not None and first.t - start / _TICKS <= _LATELY:
             begin, before = start / _TICKS, 0
         job_grew, taken = _meanwhile(series, begin)
         found.append(

@@ -50,5 +50,4 @@ class OutageFacts:
     panic: str | None = None
     timeline: tuple[tuple[float, str], ...] = ()
     available_now: int | None = None
-    total_now: int | None = None
     missing: tuple[tuple[str, str], ...] = ()  # (source, reason)

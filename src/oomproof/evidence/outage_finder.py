@@ -114,7 +114,6 @@ def _facts(
             known, boot_id, host, last, next_boot, shutdown, kills,
         ),
         available_now=here.available if here else None,
-        total_now=here.total if here else None,
         missing=tuple(missing),
     )  # fmt: skip
 

@@ -17,9 +17,8 @@ from oomproof.recording.run_folders import state_folder
 from oomproof.recording.state_files import make_private
 from oomproof.records import replace
 
-SYSTEM_FILE = Path(
-    "/var/lib/oomproof/kills.jsonl"
-)  # root's, readable by all: command names and sizes, no arguments
+# root's, readable by all: command names and sizes, no arguments
+SYSTEM_FILE = Path("/var/lib/oomproof/kills.jsonl")
 _NAME = "kills.jsonl"
 _DRIFT = 120.0  # seconds
 _MOST = 10_000  # lines that are read: more is somebody's mistake

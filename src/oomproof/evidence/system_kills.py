@@ -25,6 +25,7 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.machine import kernel_log
 from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import CgroupKills, cgroup_kills, machine_kills
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.records import dataclass, replace
 
@@ -247,7 +248,7 @@ def _by_our_guards(runs: Sequence[Run], since: float, told: Sequence[SystemKill]
         text = f"the guard sent {'SIGKILL' if stop.action == 'kill' else 'SIGTERM'}: {stop.why}"
         kills.append(
             SystemKill(
-                stop.wall, "stopped-by-guard", stop.pid, stop.name, stop.held, "proven", "actions.jsonl",
+                stop.wall, "stopped-by-guard", stop.pid, stop.name, stop.held, "proven", Attempt.actions_file.name,
                 text, run=run.id, run_name=run.name,
             )
         )  # fmt: skip

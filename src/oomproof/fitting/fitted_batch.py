@@ -26,9 +26,8 @@ class Batch:
     need: int | None = None
     capacity: int | None = None
     notes: tuple[str, ...] = ()
-    resumed: Callable[[Mapping[str, Any]], None] | None = (
-        None  # who takes a state that is loaded while it runs
-    )
+    # who takes a state that is loaded while it runs
+    resumed: Callable[[Mapping[str, Any]], None] | None = None
 
     @property
     def effective(self) -> int:

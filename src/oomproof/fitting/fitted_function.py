@@ -102,9 +102,8 @@ class FittedFunction:
             back()
 
     def _run(self, given: tuple[Any, ...], named: Mapping[str, Any], batch: Batch) -> Any:
-        self._known.batch = (
-            batch  # the one that is measured too: a checkpoint may be written at the first step
-        )
+        # the one that is measured too: a checkpoint may be written at the first step
+        self._known.batch = batch
         return self.function(batch, *given, **named)
 
 

@@ -20,9 +20,8 @@ from oomproof.sizing.virtual_run import asked_expandable
 
 Around = Callable[[], AbstractContextManager[Callable[[], None]]]
 _NO_PROBE = 1 << 40
-SETTLED = (
-    50  # optimizer steps: from then on a lack of memory is passed on, for starting over would throw work away
-)
+# optimizer steps: from then on a lack of memory is passed on, for starting over would throw work away
+SETTLED = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,8 @@ def release(kept: BaseException | None = None) -> None:
     """Python's garbage, then the allocator's cache. ``kept``: the error that ended the attempt."""
     if kept is not None:
         clear_error(kept)
-    for name in (
-        "last_exc",
-        "last_value",
-    ):  # a notebook keeps the last one that was shown, with all that its frames held
+    # a notebook keeps the last one that was shown, with all that its frames held
+    for name in ("last_exc", "last_value"):
         shown = getattr(sys, name, None)
         if isinstance(shown, BaseException) and memory_cause(shown) is not None:
             clear_error(shown)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+
+from oomproof.leaf.light_typing import TypeVar
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class BestEffort:
         """What ``work`` returns, or ``otherwise``. ``then`` says what its failure means for the user."""
         try:
             return work()
-        except Exception as error:  # no memory, no descriptors, a bug of ours: the caller goes on
+        except Exception as error:  # no memory, no descriptors, a bug of ours: the caller continues
             self.failed(what, error, then)
             return otherwise
 

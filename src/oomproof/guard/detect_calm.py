@@ -7,9 +7,8 @@ from oomproof.guard.view import Action, Done, Facts, JobState, Settings
 from oomproof.records import replace
 
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
-REQUEST_OVER = (
-    10.0  # seconds in which nothing calls for a request made for the limit's sake: it is taken back
-)
+# seconds in which nothing calls for a request made for the limit's sake: it is taken back
+REQUEST_OVER = 10.0
 
 
 def request_is_over(settings: Settings, facts: Facts, state: Done) -> bool:

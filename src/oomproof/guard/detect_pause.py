@@ -20,9 +20,8 @@ from oomproof.units import format_size
 # (bench/freeze.py); the rest is for a process that waits inside the kernel, for a page from swap, and stops only
 # when it has it. Not longer: a loader that would have ended just above the floor would wait for hours for nothing.
 PAUSE_REACTION_SECONDS = 0.25
-_LEAST_SECONDS = (
-    0.06  # the same where the margin is as low as the floor: as SIGTERM has (detect_shortage.REACT_TERM)
-)
+# the same where the margin is as low as the floor: as SIGTERM has (detect_shortage.REACT_TERM)
+_LEAST_SECONDS = 0.06
 # With disk swap the machine stalls long before RAM and swap are full. In the replay with swap the pause came at 0.16, before
 # anybody else had stalled for half a second; SIGTERM, which costs the job, waits for three times as much (STALLED).
 PAUSE_STALLED = 0.10
@@ -103,8 +102,8 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
 
 
-def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
-    """The state after the job was frozen."""
+def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:
+    """The state after the job was paused."""
     return replace(
         state,
         paused_at=facts.t,

@@ -22,9 +22,8 @@ PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 _SECONDS_LEFT = 1.0  # of the machine's growth: who takes nothing is ended as late as there is time for
-STUCK_SECONDS = (
-    300.0  # that all jobs have been paused, runs and others, with a turn for each that may have one
-)
+# that all jobs have been paused, runs and others, with a turn for each that may have one
+STUCK_SECONDS = 300.0
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
@@ -92,7 +91,7 @@ def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:
     return facts.my_turn and facts.use >= settings.floor / 8 and (facts.unmanaged_wait or facts.waiting > 0)
 
 
-def thawed(state: Done, gave_up: bool = False) -> Done:
+def after_resume(state: Done, gave_up: bool = False) -> Done:
     """The state after it was resumed, by whomever."""
     return replace(
         state, paused_at=None, headroom_since=None, alone_since=None, gave_up=state.gave_up or gave_up
@@ -104,14 +103,13 @@ def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> 
     if state.paused_at is None:
         return state
     if facts.frozen != "guard":  # resumed or taken over by hand: then that counts, for this shortage
-        return thawed(state, gave_up=True)
+        return after_resume(state, gave_up=True)
     if limit is not None:
         state = replace(state, paused_until=min(state.paused_until, state.paused_at + limit))
     back = headroom_is_back(facts, state)
     since = (state.headroom_since or facts.t) if back else None
-    if (
-        since is not None and facts.running > state.running
-    ):  # what one that has just begun or resumed takes is to be seen first
+    # what one that has just begun or resumed takes is to be seen first
+    if since is not None and facts.running > state.running:
         since = max(since, facts.t + RESUME_INTERVAL - HEADROOM_SECONDS)
     is_alone = facts.running == 0 and not facts.unmanaged_runs
     alone = (state.alone_since or facts.t) if is_alone else None

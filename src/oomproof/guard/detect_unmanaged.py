@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.guard.detect_pause import PAUSE_STALLED, frozen, pause_is_due
+from oomproof.guard.detect_pause import PAUSE_STALLED, after_pause, pause_is_due
 from oomproof.guard.detect_resume import (
     HEADROOM_SECONDS,
     RESUME_INTERVAL,
     SETTLE,
+    after_resume,
     kept,
-    thawed,
     while_paused,
 )
 from oomproof.guard.view import (
@@ -53,7 +53,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
     settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
-    for job in sorted(view.unmanaged, key=_age, reverse=True):  # the oldest goes on longest
+    for job in sorted(view.unmanaged, key=_age, reverse=True):  # the oldest runs longest
         done = pauses.get(job.key, Done())
         facts = _facts(settings, view, job, done)
         action = NONE
@@ -129,9 +129,9 @@ def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobK
     key, facts = action.unmanaged.key, action.facts
     done = pauses.get(key, Done())
     if action.kind == PAUSE:
-        done = frozen(replace(settings, pause_max=longest(settings), need=None), facts, done)
+        done = after_pause(replace(settings, pause_max=longest(settings), need=None), facts, done)
     else:
-        done = thawed(done, action.gave_up or action.kind != RESUME)
+        done = after_resume(done, action.gave_up or action.kind != RESUME)
     if action.kind == TERM:
         done = replace(done, term_at=facts.t)
     elif action.kind == KILL:

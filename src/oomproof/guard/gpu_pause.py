@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
 from oomproof.recording import state_files
@@ -86,7 +86,7 @@ class GpuPause:
         self, pids: Sequence[int], held: Mapping[int, int], turn: Mapping[str, object] | None = None
     ) -> Result:
         """``held``: what it holds on each card. ``turn``: its place among those that take turns on a card, for whoever
-        has to restore it in the guard's place. The job must not be frozen: its own CUDA threads do the work."""
+        has to restore it in the guard's place. The job must not be paused: its own CUDA threads do the work."""
         size = sum(held.values())
         reply = self._ask("find", pids, 15.0)
         if not reply.ok:
@@ -110,7 +110,7 @@ class GpuPause:
         return Result(False, problem=problem, lost=bool(answer.lost or undone.lost))
 
     def take_back(self, cards: Sequence[Gpu]) -> Result:
-        """The job must not be frozen. No free memory yet is a problem to try again; nothing is lost by it.
+        """The job must not be paused. No free memory yet is a problem to try again; nothing is lost by it.
 
         The driver is asked only when there is free memory: on an H200 (driver 580) a resume without it had not come back after
         three minutes. What held it up was not looked into.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+
+try:
+    from _queue import SimpleQueue  # without `queue` and `heapq` around it: 0.1 MiB of a guard at rest
+except ImportError:  # another interpreter
+    from queue import SimpleQueue
 
 from oomproof.errors import OomproofError
 from oomproof.guard.best_effort import BestEffort
@@ -48,7 +52,7 @@ class TaskThread:
     """Does what may wait on a disk, so that the guard's loop never does."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._best_effort = BestEffort(tell)
         self._thread: threading.Thread | None = None
         self._start()
@@ -65,9 +69,8 @@ class TaskThread:
 
     def do(self, task: Callable[[], object]) -> None:
         self._queue.put(task)
-        if (
-            not self._start()
-        ):  # a slow disk then holds the caller up: better than a stop file that is never written
+        # a slow disk then holds the caller up: better than a stop file that is never written
+        if not self._start():
             self._drain()
 
     def _work(self) -> None:

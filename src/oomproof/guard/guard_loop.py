@@ -22,6 +22,7 @@ from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.clock import boottime
+from oomproof.records import replace
 from oomproof.units import format_size
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
@@ -219,7 +220,7 @@ class Guard:
             charge = job.job.charge() if glances is not None else None
             if glances is not None and charge is not None:
                 if glances.every < glances.machine_every and self._has_alarm(job, charge, glances.change):
-                    glances = glances._replace(every=glances.machine_every)
+                    glances = replace(glances, every=glances.machine_every)
                 watch.append((job, charge, glances))
         return watch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_actions import Actions
@@ -26,7 +25,8 @@ OTHERS, ALONE = "the runtime folder", "this run acts alone, without regard to yo
 _AS_BEFORE = "the guard goes by what it held last"
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Look:
     """One reading of the guard: what a row of the recording is made of."""
 
     t: float
@@ -53,9 +53,8 @@ class Moment:
     largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
-    hurry: threading.Event = field(
-        default_factory=threading.Event
-    )  # headroom is thin: the sampler looks more often too
+    # headroom is thin: the sampler looks more often too
+    hurry: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_calm(self) -> bool:

@@ -47,7 +47,7 @@ class HostView:
         self.psi = (0, 0)
 
     def close(self) -> None:
-        """For whoever goes on after its job has ended."""
+        """For whoever continues after its job has ended."""
         self._memory.close()
         self._pressure.close()
         for view in self._views.values():

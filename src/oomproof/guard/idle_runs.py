@@ -13,7 +13,7 @@ IDLE_AFTER = 120.0
 
 
 class Idleness:
-    """Looks only while our job is frozen."""
+    """Looks only while our job is paused."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from oomproof.guard.detect_limit import EARLY_SHARE, OUTGROWN
 from oomproof.guard.view import Settings
+from oomproof.leaf.light_typing import Any
 from oomproof.trend import growth
 from oomproof.units import MIB
 
@@ -71,9 +71,8 @@ class JobGrowth:
             self._lasted = (t, self._charged.rate(step))
         lasting = self._lasted[1]
         left = self.time_to_full
-        if (
-            lasting == 0 and left is not None and left <= self._settings.grace
-        ):  # a drip shows over minutes only
+        # a drip shows over minutes only
+        if lasting == 0 and left is not None and left <= self._settings.grace:
             lasting = max(0.0, peak_headroom / max(left, 1.0))
         return lasting
 

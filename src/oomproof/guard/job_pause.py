@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from oomproof.guard import freezer
 from oomproof.guard.guard_actions import TaskThread
 from oomproof.guard.job_handle import Job
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.attempt import Attempt
 from oomproof.units import format_size
 
@@ -40,13 +40,12 @@ class Pause:
         self.by = "hand" if mark.get("by") == "user" else ""
         self._id = _id_of(mark) if self.by else ""  # of the pause that is on
         self._marked = ""  # the guard's pause whose mark was written
-        self.moving = bool(
-            mark.get("moving")
-        )  # the user's pause moves GPU memory first: the job must run for it
+        # the user's pause moves GPU memory first: the job must run for it
+        self.moving = bool(mark.get("moving"))
         self.limit: float | None = None  # seconds: something in the job counts them
 
     def begin(self, why: str, until: float, push: bool) -> None:
-        """After the job was frozen. ``until`` is a wall time."""
+        """After the job was paused. ``until`` is a wall time."""
         self._id = pause = freezer.new_id()
         self.by, self.limit = "guard", None
         self._task_thread.do(lambda: self._mark(pause, why, until))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import on_limit
-from oomproof.guard.detect_pause import can_pause, for_the_last, freeze, frozen, pause_is_due, will_fit
-from oomproof.guard.detect_resume import thawed, while_paused
+from oomproof.guard.detect_pause import after_pause, can_pause, for_the_last, freeze, pause_is_due, will_fit
+from oomproof.guard.detect_resume import after_resume, while_paused
 from oomproof.guard.detect_shortage import on_machine
 from oomproof.guard.view import NONE, Action, Done, Facts, Settings
 from oomproof.records import replace
@@ -68,9 +68,9 @@ def _already(state: Done, kind: str, t: float) -> bool:
 def taken(settings: Settings, action: Action, facts: Facts, state: Done) -> Done:
     """The state after that action was carried out."""
     if action.kind == "freeze":
-        return frozen(settings, facts, state)
+        return after_pause(settings, facts, state)
     if state.paused_at is not None or facts.frozen:
-        state = thawed(state, action.gave_up)
+        state = after_resume(state, action.gave_up)
     if action.kind == "warn":
         return replace(state, warned_at=facts.t)
     if action.kind == "ask":

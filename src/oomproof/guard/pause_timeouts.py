@@ -22,7 +22,7 @@ _MAPS_BYTES = 4 << 20  # a PyTorch process has 300 KiB of maps
 @dataclass(frozen=True, slots=True)
 class Timeout:
     text: str
-    seconds: float | None = None  # go on before this; None: only worth a word
+    seconds: float | None = None  # resume before this; None: only worth a word
 
 
 def may_have_ranks(argv: Sequence[str], environment: Mapping[str, str]) -> bool:

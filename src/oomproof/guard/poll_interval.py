@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from oomproof.guard.view import Facts, JobView, Settings, View, headroom, is_near
+from oomproof.records import dataclass
 from oomproof.units import MIB
 
 # Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
@@ -30,13 +30,12 @@ POLL_FAST = 0.002  # where the present growth reaches the threshold within POLL_
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
 SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
-_SOON_FULL, _SAMPLED_FASTER = (
-    60.0,
-    30.0,
-)  # seconds that the present growth leaves: rows reach the disk at once; come faster
+# seconds that the present growth leaves: rows reach the disk at once; come faster
+_SOON_FULL, _SAMPLED_FASTER = 60.0, 30.0
 
 
-class Glances(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Glances:
     """Between two looks: how often the job's own counter and the machine's headroom are read, and by how much they may have
     changed until the next look comes at once."""
 

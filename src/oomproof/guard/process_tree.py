@@ -29,9 +29,8 @@ _KEPT = 64
 _LIGHT_SHARE, _LIST_SHARE = 0.005, 0.004
 _LONGEST = 1.0  # seconds between looks at the light ones, where they cost next to nothing
 _HURRY_SHARE = 0.1  # instead of these, while memory vanishes without explanation
-_UNEXPLAINED = (
-    32 * _MIB
-)  # or an eighth of the headroom: what the machine may lose before everybody is looked at
+# or an eighth of the headroom: what the machine may lose before everybody is looked at
+_UNEXPLAINED = 32 * _MIB
 _WALK_SHARE = 0.02  # of a core for page-table walks that nobody waits for; _HURRY_SHARE when memory vanishes
 _SMALL = 8 * _MIB  # what all but the heaviest process count together: no walk is worth that
 
@@ -205,9 +204,8 @@ class ProcessTree:
             return
         member.text, self._known_sum = text, None
         anon = max(0, resident - shared) * _PAGE
-        if (
-            shared != member.shared or anon < member.anon or member.swap
-        ):  # the rest of the figures may have changed too
+        # the rest of the figures may have changed too
+        if shared != member.shared or anon < member.anon or member.swap:
             member.shared = shared
             self._read_all(member)
         else:

@@ -10,10 +10,9 @@ from oomproof.machine import swap
 from oomproof.machine.cgroups import JobMemory
 from oomproof.units import MIB
 
-_STEP = (
-    16 * MIB
-)  # one write to a slow disk (20 MB/s) then ends within a second, and a resume is not held up longer
-_LEAVE = 8 * MIB  # what a job touches at once when it goes on: not worth the way out and back
+# one write to a slow disk (20 MB/s) then ends within a second, and a resume is not held up longer
+_STEP = 16 * MIB
+_LEAVE = 8 * MIB  # what a job touches at once when it resumes: not worth the way out and back
 _FRUITLESS = 5  # writes in a row that moved nothing: the rest cannot go (locked, or swap is full)
 
 

@@ -25,9 +25,8 @@ class Settings:
     protected: bool = False  # never paused; ended for the machine's sake only after every other run
     pause_max: float = PAUSE_MAX  # seconds a pause may last; 0: never pause
     need: int | None = None  # what the job will hold at most, where that is known
-    usual_peak: int | None = (
-        None  # the same, but never from runs that were ended early: more than this is new
-    )
+    # the same, but never from runs that were ended early: more than this is new
+    usual_peak: int | None = None
     pause_unmanaged: bool = True  # a job that was not started by us may be paused before ours is touched
     # An hour: nobody asked us to look after that job, so it does not wait for as long as one that was given to us.
     unmanaged_pause_max: float = 3600.0
@@ -118,14 +117,13 @@ class Facts:
     thaw_turn: bool = True  # no older run of ours waits to resume
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
-    unmanaged_wait: bool = (
-        False  # jobs that were not started by us are or were paused, or grow and can be: they may free memory
-    )
+    # jobs that were not started by us are or were paused, or grow and can be: they may free memory
+    unmanaged_wait: bool = False
     pending: int = 0  # what the others that run have yet to take of what is reserved for them
     pauses: int = 0  # how often it was paused so far
     unmanaged_runs: bool = False  # one of those was resumed, and has its turn
     others_idle: bool = False  # none of those running has used any CPU for a long while
-    frozen: str = ""  # by whom this job is paused: guard, hand
+    frozen: str = ""  # by whom this job is paused: guard, hand; this and thaw_turn are keys of actions.jsonl, which keep their names
     swap: int = 0  # the job's own, of ``use``
     can_push: bool = False  # a paused job can be pushed out to disk swap
 
@@ -144,15 +142,13 @@ class Done:
     resume_headroom: int = 0  # it resumes when this much RAM is available (and what was pushed out since)
     paused_swap: int = 0  # what it had in swap when it was paused
     for_ours: bool = False  # paused so that another run of ours can finish
-    for_unmanaged: bool = (
-        False  # itself the growth, and paused since jobs that were not started by us may end soon
-    )
-    headroom_since: float | None = None  # since when the headroom to go on has been there
+    # itself the growth, and paused since jobs that were not started by us may end soon
+    for_unmanaged: bool = False
+    headroom_since: float | None = None  # since when the headroom to resume has been there
     pauses: int = 0  # how often it was paused
     running: int = 0  # runs that were not paused at the last look, while this job is
-    alone_since: float | None = (
-        None  # since when, while it is paused, nobody runs who could free memory for it
-    )
+    # since when, while it is paused, nobody runs who could free memory for it
+    alone_since: float | None = None
     gave_up: bool = False  # pausing did not help in this shortage: no more of it
 
 
@@ -173,7 +169,7 @@ class Action:
     kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
     why: str = ""
     scope: str = ""  # limit or machine
-    gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder goes on
+    gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder continues
     job: str = ""  # its name in the view
     others_growth: bool = False  # it is not this job that fills the machine
     unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us

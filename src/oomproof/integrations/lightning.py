@@ -209,9 +209,8 @@ class _Training:
             finally:
                 trainer.strategy.remove_checkpoint(path)
             _begins_anew(loop)
-            connector._loaded_checkpoint, connector._ckpt_path = (
-                resuming  # of a training that resumes: still to be restored
-            )
+            # of a training that resumes: still to be restored
+            connector._loaded_checkpoint, connector._ckpt_path = resuming
             back()
             release()
 

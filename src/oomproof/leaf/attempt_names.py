@@ -36,7 +36,6 @@ STACK_REQUEST = "stack.ask"
 SPILL = "spill.json"  # what --spill pinned, and the sums of what was spilled
 # ... and by itself:
 TRACE_REQUEST = "trace.json"  # by the run: {"headroom": bytes, "t": when}
-RELEASE_REQUEST = (
-    "release.ask"  # by a guard: somebody else on the card is short of what is reserved here and unused
-)
+# by a guard: somebody else on the card is short of what is reserved here and unused
+RELEASE_REQUEST = "release.ask"
 SPILL_CLAIM = "spill.pid"  # the process that has --spill's memory: pid and start

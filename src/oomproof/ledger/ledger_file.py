@@ -7,8 +7,8 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.machine import processes
 from oomproof.recording.schema import storable
@@ -44,11 +44,8 @@ PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.joi
 PUT_PEAK = (
     f"INSERT OR REPLACE INTO peak ({','.join(PEAK_COLUMNS)}) VALUES ({','.join('?' * len(PEAK_COLUMNS))})"
 )
-_BROKEN = (
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-)  # the last: a table is missing
+# the last: a table is missing
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 def _is_broken(error: Exception) -> bool:

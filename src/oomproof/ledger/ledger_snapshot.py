@@ -156,9 +156,8 @@ class UnmanagedGrowth:
 
     def look(self, running: Sequence[Entry], budget: Budget) -> int:
         """Bytes to expect. One look tells nothing; the longer the looks reach back, the further they carry ahead."""
-        ours = sum(
-            measure(entry, self._proc) for entry in running
-        )  # now, not a second ago: our growth is not theirs
+        # now, not a second ago: our growth is not theirs
+        ours = sum(measure(entry, self._proc) for entry in running)
         self._looks.append((boottime(), -(budget.available + budget.swap_free + ours)))
         while self._looks[-1][0] - self._looks[0][0] > 60.0:
             self._looks.popleft()

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.ledger.ledger_file import (
     GET_ENTRIES,
@@ -31,9 +31,8 @@ from oomproof.ledger.ledger_folder import ledger_folder, ledger_name, spare_file
 from oomproof.recording.sqlite_module import sqlite3
 from oomproof.records import asdict
 
-LOCK_SECONDS = (
-    10.0  # a decision takes milliseconds; whoever holds the lock longer is stopped or hangs on its disk
-)
+# a decision takes milliseconds; whoever holds the lock longer is stopped or hangs on its disk
+LOCK_SECONDS = 10.0
 KEPT_PER_COMMAND = 20
 
 

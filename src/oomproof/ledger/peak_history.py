@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording import spill_record
@@ -18,11 +18,8 @@ from oomproof.units import MIB
 _SHORTEST = 2.0
 _WORTH = 64 * MIB  # a shorter run that held less leaves no mark on any machine
 _LOOKED_AT = 50  # runs, the newest: each costs the start of the next one some microseconds
-_ENDING = (
-    "ask",
-    "term",
-    "kill",
-)  # actions after which an exit code of 0 is not the end the job would have had
+# actions after which an exit code of 0 is not the end the job would have had
+_ENDING = ("ask", "term", "kill")
 
 
 def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:

@@ -170,9 +170,8 @@ def remedies_of(answer: Together) -> tuple[Remedy, ...]:
 def _of_ram(answer: Together) -> list[Remedy]:
     remedies = []
     swap = -(-answer.short_by // GIB) * GIB
-    if (
-        swap <= answer.budget.total
-    ):  # more than that is no longer a machine that swaps, but one that only does
+    # more than that is no longer a machine that swaps, but one that only does
+    if swap <= answer.budget.total:
         remedies.append(Remedy("swap", swap))
     waiting = [part for part in answer.parts if not part.running]
     largest = max(waiting, key=lambda part: part.wanted, default=None)

@@ -18,9 +18,8 @@ from oomproof.records import dataclass, replace
 _TAIL = 16 << 10  # bytes of the output in which the last lines are looked for
 _LINES = 12
 _CARD_ROWS, _MARKS = 2400, 1500  # of the newest: ten minutes of four cards, and of steps
-_COLOURS = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]"
-)  # a job's own; every other control character is shown as text
+# a job's own; every other control character is shown as text
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Points = tuple[tuple[float, int], ...]
 

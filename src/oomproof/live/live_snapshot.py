@@ -7,7 +7,7 @@ from typing import Any
 from oomproof.records import dataclass
 from oomproof.trend.leaks import Range
 
-RUNNING, PAUSED, WAITING, UNGUARDED, UNMANAGED = "running", "paused", "waiting", "unguarded", "unmanaged"
+RUNNING, PAUSED, WAITING, UNMANAGED = "running", "paused", "waiting", "unmanaged"
 
 SCHEMA = 1
 STALE = 10.0  # seconds: an older word of a run about itself is not of now

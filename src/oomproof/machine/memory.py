@@ -64,9 +64,8 @@ class MemoryReader:
     def available_and_swap_free(self) -> tuple[int, int]:
         """The two numbers the loop lives on, without building the record."""
         text = os.pread(self._fd, _BUFFER, 0)
-        if (
-            b"MemAvailable:" not in text
-        ):  # a file system in between that has lost its server: unknown is not 0
+        # a file system in between that has lost its server: unknown is not 0
+        if b"MemAvailable:" not in text:
             raise OSError("/proc/meminfo does not tell what is available")
         self.swap_total = kib_field(text, b"SwapTotal:")
         return kib_field(text, b"MemAvailable:"), kib_field(text, b"SwapFree:")

@@ -67,9 +67,8 @@ def _measure(memory: int, pagemap: int, maps: bytes, most: int) -> tuple[int, in
     for region in regions:
         numbers += region[skip::step]
         skip = (skip - len(region)) % step
-    random.Random(0).shuffle(
-        numbers
-    )  # in any order: one that is cut short must not know the heap's beginning only
+    # in any order: one that is cut short must not know the heap's beginning only
+    random.Random(0).shuffle(numbers)
     pages = compressed = 0
     deadline = time.monotonic() + _SECONDS
     for number in numbers:

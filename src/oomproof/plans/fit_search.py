@@ -28,9 +28,8 @@ from oomproof.sizing.script_sizing import HELD_BACK
 
 Measure = Callable[[Plan], Point]
 Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it
-Least = Callable[
-    [Point, Point, int], int | None
-]  # ... to the bytes of the card that are just enough, which is quicker
+# ... to the bytes of the card that are just enough, which is quicker
+Least = Callable[[Point, Point, int], int | None]
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
 MOST = 1 << 14
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
@@ -305,9 +304,8 @@ def _check_effect(answer: FitAnswer) -> None:
     micro = template.knob("batch")
     if micro is not None and len(points) > 1 and _is_same(points[0], points[-1]):
         told = f"{micro.name} never changes the memory: {points[0].batch} takes what {points[-1].batch} takes"
-        if (
-            points[0].on_card and answer.fits
-        ):  # a card too small for CUDA itself is no fault of the placeholder
+        # a card too small for CUDA itself is no fault of the placeholder
+        if points[0].on_card and answer.fits:
             raise OomproofError(told, f"is {{{micro.name}}} the argument that sets the batch?", USAGE)
         answer.notes.append(told)
     elif micro is not None and (flat := _flat(points)) is not None:

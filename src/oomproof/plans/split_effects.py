@@ -11,9 +11,8 @@ def split_notes(points: Sequence[Point], batch: int, effective: int) -> Iterator
     """Of a plan that takes ``effective`` samples in pieces of ``batch``."""
     if batch >= effective:
         return
-    points = [
-        point for point in points if not point.scaled
-    ]  # the others have the facts of a run with another batch
+    # the others have the facts of a run with another batch
+    points = [point for point in points if not point.scaled]
     if norms := max((int(point.facts.get("norms", 0)) for point in points), default=0):
         yield norms_note(norms, batch, effective)
     if _is_contrastive(points):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from oomproof.leaf import attempt_names
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any, Protocol, overload
 from oomproof.recording import json_shapes
 from oomproof.recording.state_files import append_line, read_json, read_lines
 from oomproof.records import dataclass
@@ -43,9 +43,8 @@ class Attempt:
 
     folder: Path
 
-    info_file = FileIn(
-        "attempt.json"
-    )  # of a second and later one: what differs from run.json; its own command
+    # of a second and later one: what differs from run.json; its own command
+    info_file = FileIn("attempt.json")
     recording_file = FileIn("recording.sqlite")
     started_file = FileIn(attempt_names.STARTED)
     verdict_file = FileIn("verdict.json")  # by whoever judged its end

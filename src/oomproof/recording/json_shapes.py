@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+
+from oomproof.leaf.light_typing import Any
 
 Shape = Any  # a type, [shape of each], {name: shape}; the name ... stands for all others
 

@@ -6,7 +6,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import number
 from oomproof.records import dataclass
 
-_GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a paused job too
+_RESUMES = ("thaw", "term", "kill")  # SIGTERM and the kill wake a paused job too
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def pauses(attempt: Attempt) -> list[Paused]:
     for at, what, by in sorted(actions):
         if what == "freeze":
             begin = begin or (at, by)
-        elif what in _GOES_ON and begin is not None:
+        elif what in _RESUMES and begin is not None:
             paused.append(Paused(begin[0], at, begin[1]))
             begin = None
     if begin is not None:

@@ -7,10 +7,10 @@ import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf import attempt_names
+from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id
@@ -159,12 +159,12 @@ class Run:
         problems += self.attempt.damage()
         return f"damaged: {', '.join(problems)}" if problems else None
 
-    def frozen(self) -> dict[str, Any]:
+    def pause_mark(self) -> dict[str, Any]:
         return self.attempt.pause_mark()
 
     def paused(self) -> bool:
         """Meant to be paused, or without its GPU memory; also when nobody guards it."""
-        return bool(self.frozen()) or self.attempt.gpu_paused_file.exists()
+        return bool(self.pause_mark()) or self.attempt.gpu_paused_file.exists()
 
     def keeper_lives(self) -> bool:
         """Whether the run is active. An adopted process has no keeper: there it is the process itself."""

@@ -202,9 +202,8 @@ class Series:
         of = _KINDS[kind]
         answer = self._ask(f"SELECT max(rowid) FROM {of.table}")
         last = answer[0][0] if answer and isinstance(answer[0][0], int) else 0
-        first = max(
-            place if place <= last else 0, last - most
-        )  # a recording that was begun anew counts from one
+        # a recording that was begun anew counts from one
+        first = max(place if place <= last else 0, last - most)
         query = f"SELECT {_columns(kind)} FROM {of.table} WHERE rowid > ? AND rowid <= ? AND {NUMBERS} AND {of.there}"
         return _clean(kind, self._ask(f"{query} ORDER BY rowid", first, last)), last
 

@@ -37,9 +37,8 @@ class Trace:
     seconds: float
     whole: int  # bytes that the process grew by in the window
     lines: tuple[TracedLine, ...]  # the most first
-    expected: float = (
-        0.0  # bytes a step that it grew by before, or a second where it makes none; 0: not known
-    )
+    # bytes a step that it grew by before, or a second where it makes none; 0: not known
+    expected: float = 0.0
 
     @property
     def blamed(self) -> tuple[TracedLine, ...]:

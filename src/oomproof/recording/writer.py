@@ -39,9 +39,8 @@ class Writer:
         self._path = path
         self._thinner = Thinner(cap)
         self._meta = {"schema": str(VERSION), **meta}
-        self.calm = (
-            False  # told by the guard: there is ample headroom and little growth, rows may wait a little
-        )
+        # told by the guard: there is ample headroom and little growth, rows may wait a little
+        self.calm = False
         self._queue: deque[tuple[str, Row]] = deque()
         self._due = threading.Event()  # looks again whether a commit is due
         self._urgent = self._soon = self._closing = False

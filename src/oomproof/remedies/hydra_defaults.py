@@ -106,9 +106,8 @@ def layers(read: Read, primary: str, choices: Choices) -> list[Layer]:
 class _Walk:
     def __init__(self, read: Read, choices: Choices) -> None:
         self._read, self._choices = read, choices
-        self._chosen: dict[str, Any] = dict(
-            choices.chosen
-        )  # the command line's come first, then the outermost
+        # the command line's come first, then the outermost
+        self._chosen: dict[str, Any] = dict(choices.chosen)
         self._known: dict[str, Any] = {}
 
     def expand(self, entry: _Entry, parent: str, parent_package: str, depth: int) -> list[Layer]:

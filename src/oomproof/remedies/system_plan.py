@@ -148,9 +148,8 @@ def _on_host(facts: SystemFacts, size: int) -> str:
 
 def _swap_commands(facts: SystemFacts, size: int, priority: int | None) -> tuple[str, ...]:
     filesystem = facts.host.place.root_filesystem
-    if (
-        filesystem == "btrfs"
-    ):  # a subvolume with an active swap file cannot be in a snapshot: it gets one of its own
+    # a subvolume with an active swap file cannot be in a snapshot: it gets one of its own
+    if filesystem == "btrfs":
         path = "/swap_oomproof"
         return (f"sudo btrfs subvolume create {path}", add_swap_file(f"{path}/file", size, "btrfs", priority))
     if filesystem not in _SWAP_FILES_WORK:

@@ -57,9 +57,8 @@ def ticks(end_wall: float, begin: float) -> list[Tick]:
         while t <= 1e-6 and t < until - 1e-6:
             while placed and t - placed[-1].t < _CROWDED * step:
                 placed.pop()
-            text = time.strftime(
-                form, time.gmtime(local + t + 1e-3)
-            )  # of the shifted clock, as the script does it
+            # of the shifted clock, as the script does it
+            text = time.strftime(form, time.gmtime(local + t + 1e-3))
             placed.append(Tick(t, text + (f"{(local + t) % 1:.1f}"[1:] if step < 1 else ""), zone))
             zone, t = "", t + step
     return placed

@@ -96,9 +96,8 @@ def _trend(points: Sequence[HostPoint], growth: Growth, top: float, timeline: Ti
     chart."""
     rate = growth.bytes_per_second
     inside = [point for point in points if point.t >= max(timeline.window, -growth.seconds)] or points[-1:]
-    middle = sorted(point.use - rate * point.t for point in inside)[
-        len(inside) // 2
-    ]  # where the line stands at the end
+    # where the line stands at the end
+    middle = sorted(point.use - rate * point.t for point in inside)[len(inside) // 2]
     begin = max(inside[0].t, -middle / rate)
     scale = _scale(timeline)
     y = [f"{1000 - 1000 * (middle + rate * t) / top:.1f}" for t in (begin, 0.0)]

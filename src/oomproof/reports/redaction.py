@@ -39,9 +39,8 @@ _HARMLESS = re.compile(
 _SPECIAL = re.compile(
     r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|special|stop|decoder_start|num|max|min|per)[_-]token"
 )
-_HEX_KEY = re.compile(
-    r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b"
-)  # W&B, Kaggle, Comet: only where the line speaks of a key
+# W&B, Kaggle, Comet: only where the line speaks of a key
+_HEX_KEY = re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b")
 _HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
 # wider than what is left out of a recording: a bundle goes to other people, and a word hidden too many costs less
 _SECRET_NAME = re.compile(

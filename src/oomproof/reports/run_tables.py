@@ -356,7 +356,7 @@ def _paused_text(run: Run, summary: Summary) -> str:
     total = format_duration(pauses.seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
     words = f"{total} in {count} pauses" if count > 1 else total
-    mark = run.frozen() if summary.state == "paused" else {}
+    mark = run.pause_mark() if summary.state == "paused" else {}
     if not mark:
         return words
     if mark.get("by") == "user":

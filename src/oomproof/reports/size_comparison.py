@@ -56,9 +56,8 @@ class Comparison:
 def compare(run: Run) -> list[Comparison]:
     predicted = run.info.get("predicted") or {}
     peaks = figures_of(run.attempt).peaks
-    own = (
-        None if peaks.use is None else max(0, peaks.use - spill_record.pinned(run.attempt))
-    )  # --spill is no part of it
+    # --spill is no part of it
+    own = None if peaks.use is None else max(0, peaks.use - spill_record.pinned(run.attempt))
     measured = {"host": own, "gpu": peaks.gpu}
     rows = []
     for kind in _KINDS:

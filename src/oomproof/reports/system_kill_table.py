@@ -15,10 +15,8 @@ from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _JOBS = 6
-_SHORTEST, _ALIKE = (
-    3600.0,
-    0.3,
-)  # seconds between kills that are worth a forecast; of their middle, by which they may differ
+# seconds between kills that are worth a forecast; of their middle, by which they may differ
+_SHORTEST, _ALIKE = 3600.0, 0.3
 
 
 def system_text(history: SystemHistory, *, width: int = 110) -> str:

@@ -10,15 +10,15 @@ import json
 import math
 import os
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW
+from oomproof.leaf.light_socket import socket
+from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import memory
@@ -46,14 +46,8 @@ _STORED = 4000  # characters of what an agent tells, kept with one event
 _DEEPEST = 20  # levels of what an agent tells
 _EVENTS = 1000  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
 _KINDS = 40  # further ones share one count
-_MATTERS = (
-    "exception",
-    "program-lost",
-    "saved",
-    "stacks",
-    "worker-lost",
-    "census",
-)  # why a job ended: always kept, shorter once they are many
+# why a job ended: always kept, shorter once they are many
+_MATTERS = ("exception", "program-lost", "saved", "stacks", "worker-lost", "census")
 _MOST = 20_000  # even of those
 _SHORT = 400  # characters
 _TROUBLES = 20  # told in one run, each once
@@ -315,10 +309,8 @@ class AgentFeed:
         self._store(t, "exception", text, pid, fields)
         if not fields.get("memory") or fields.get("thread") or pid == self._leader or not self._leader:
             return
-        from oomproof.runner.lost_programs import (
-            PROGRAM_LOST,
-            exception_of_program,
-        )  # most jobs are one program
+        # most jobs are one program
+        from oomproof.runner.lost_programs import PROGRAM_LOST, exception_of_program
 
         says = exception_of_program({"argv": argv}, pid, text.partition(";")[0])
         self._store(t, PROGRAM_LOST, says, pid, {})

@@ -100,9 +100,8 @@ class Followed:
 
     def __init__(self, fd: int, letter: str) -> None:
         self.fd, self.letter = fd, letter
-        self.error: OSError | None = (
-            None  # why nothing can be read now: a network that is gone, a broken disk
-        )
+        # why nothing can be read now: a network that is gone, a broken disk
+        self.error: OSError | None = None
         self._own: list[tuple[int, int]] = []  # where our own lines are, not read yet
 
     @property

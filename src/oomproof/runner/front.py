@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import selectors
 import signal
-import socket
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
 
+from oomproof.leaf.light_socket import socket
+from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line
 from oomproof.records import dataclass, field
 from oomproof.runner import keeper, limit_backends
@@ -39,13 +39,12 @@ class Front:
     keeper_pid: int = 0
 
     def __post_init__(self) -> None:
-        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._messages: deque[str] = deque()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
-        self._selector = (
-            selectors.DefaultSelector()
-        )  # before there is a job that could be left for want of it
+        # before there is a job that could be left for want of it
+        self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._socket: socket.socket | None = None
         self._handlers: dict[int, Any] = {}
@@ -109,7 +108,7 @@ class Front:
 
     def say(self, text: str) -> None:
         """From any thread: a line on the user's terminal."""
-        self._messages.put(text)
+        self._messages.append(text)
         self._wake()
 
     def _wake(self) -> None:
@@ -331,9 +330,8 @@ class Front:
     def _on_own_news(self, news: dict[str, Any]) -> None:
         if "ended" in news:
             self._close_slave()
-            self._tell_stand_in(
-                json.dumps(news).encode()
-            )  # it reads what is left in the pipes, should we be killed
+            # it reads what is left in the pipes, should we be killed
+            self._tell_stand_in(json.dumps(news).encode())
         if "leftovers" in news:
             self._tell_leftovers(news)
 
@@ -366,8 +364,8 @@ class Front:
             self._next_keep = 0.0
 
     def _show_messages(self) -> None:
-        while not self._messages.empty():
-            self.terminal.message(self._messages.get_nowait())
+        while self._messages:
+            self.terminal.message(self._messages.popleft())
 
     def close(self) -> None:
         for fd in self._held.values():

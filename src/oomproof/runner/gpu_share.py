@@ -139,13 +139,13 @@ class GpuShare:
         attempt: Attempt,
         pids: Callable[[], Sequence[int]],
         host_available: Callable[[int], str],
-        frozen: Callable[[], bool],
+        is_paused: Callable[[], bool],
         record: Callable[[str, str], None],
         say: Callable[[str], None],
     ) -> None:
-        """``host_available(bytes)``: why the host cannot hold them, or "". ``frozen``: whether the job is paused now."""
+        """``host_available(bytes)``: why the host cannot hold them, or "". ``is_paused``: whether the job is paused now."""
         self._pause = GpuPause(attempt)
-        self._pids, self._host_available, self._frozen = pids, host_available, frozen
+        self._pids, self._host_available, self._is_paused = pids, host_available, is_paused
         self._record, self._say = record, say
         self._thread.start()
 
@@ -162,7 +162,7 @@ class GpuShare:
             return
         if self._turns.slot.state == ON:
             self._turns.update(self._held(card))
-        if now < self._not_before or self._frozen():
+        if now < self._not_before or self._is_paused():
             return  # a process that is paused does not answer the driver
         capacity = capacity_of(card, [self._turns.slot, *self._turns.others()])
         if self._turns.shall_yield(capacity, now):

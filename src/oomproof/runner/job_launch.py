@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from collections.abc import Callable
-from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
+from oomproof.leaf.light_socket import socket
+from oomproof.leaf.light_typing import Any
 from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, processes, systemd_manager
 from oomproof.recording.attempt import Attempt
@@ -25,9 +25,8 @@ from oomproof.runner.terminal import Terminal
 
 IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other backends
-_HELLO_SECONDS = (
-    300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
-)
+# a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+_HELLO_SECONDS = 300.0
 
 
 @dataclass
@@ -44,9 +43,8 @@ class Launch:
     watch_only: bool = False
     detached: bool = False
     oom_score_add: int = 0
-    nofile: tuple[int, int] | None = (
-        None  # the limits of open files the job shall have, where ours are others
-    )
+    # the limits of open files the job shall have, where ours are others
+    nofile: tuple[int, int] | None = None
 
 
 class Launcher:
@@ -188,7 +186,7 @@ class Launcher:
 
     def _spawn_keeper(self, prefix: list[str]) -> None:
         ours, theirs = socket.socketpair()
-        theirs.set_inheritable(True)
+        os.set_inheritable(theirs.fileno(), True)
         command = [*prefix, *start_by_path.command(keeper.__file__), str(theirs.fileno())]
         log = os.open(
             self._launch.attempt.keeper_errors_file,

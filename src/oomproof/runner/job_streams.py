@@ -22,9 +22,8 @@ _CALLS = 8  # in a row for one stream, before the others and the signals get the
 _MUCH = 16 * MIB
 _FOLLOW_SECONDS = 0.2  # from a first new line in a followed file to reading it, with what came meanwhile
 _POLL_SECONDS = 1.0  # where nobody tells that it grew
-_PTY_BATCH = (
-    8192  # a terminal holds so much: more at once would wait for its reader while the job waits for us
-)
+# a terminal holds so much: more at once would wait for its reader while the job waits for us
+_PTY_BATCH = 8192
 
 
 class Log:

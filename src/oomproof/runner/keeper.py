@@ -15,7 +15,6 @@ import os
 import resource
 import selectors
 import signal
-import socket
 import sys
 import time
 
@@ -30,6 +29,7 @@ from oomproof.leaf.attempt_names import (
     PAUSED,
     STARTED,
 )
+from oomproof.leaf.light_socket import send_fds, socket
 from oomproof.leaf.proc_files import (
     boottime,
     children,
@@ -61,9 +61,8 @@ if TYPE_CHECKING:  # typing takes longer to import than all of this
 CHECK_JOB_SECONDS = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 FOLLOW_SECONDS = 0.5  # between looks at a file that the job writes to itself, when the front is gone
 CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
-LAST_OUTPUT = (
-    1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
-)
+# seconds to read what the dead left in the pipes: an unrelated process may hold an end open
+LAST_OUTPUT = 1.0
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
 # Seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left.
 HELPERS_END = 10.0
@@ -172,7 +171,7 @@ class Keeper:
         held.update({name: fd for name, fd in (("slave", self.slave), ("lock", self.lock)) if fd is not None})
         news = json.dumps({"streams": list(held)}).encode()
         try:
-            socket.send_fds(self.front, [HEADER.pack(b"J", len(news)) + news], list(held.values()))
+            send_fds(self.front, HEADER.pack(b"J", len(news)) + news, list(held.values()))
             kind, _ = receive_frame(self.front)
         except (EOFError, OSError) as error:
             raise FrontGone from error
@@ -236,7 +235,7 @@ class Keeper:
         )
         if not self.folder_gone and not os.path.isdir(self.folder):
             self.folder_gone = True
-            self.thaw()  # nobody can name it any more to resume it
+            self.resume()  # nobody can name it any more to resume it
         if self.front is None and not self.has_guard():
             self.resume_without_guard()
             self.restore_gpu_memory()
@@ -274,7 +273,7 @@ class Keeper:
             return
         if not self.spec["freeze"] and by != "guard":
             return  # stopped by somebody's own SIGSTOP or Ctrl-Z
-        self.thaw()
+        self.resume()
         with contextlib.suppress(OSError):
             os.unlink(mark)
         append_event(self.folder, event="thaw", text="its guard was lost while it was paused")
@@ -292,7 +291,7 @@ class Keeper:
         except OSError:
             return False
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Harmless for a job that runs."""
         if self.spec["freeze"]:
             value = "0" if self.spec["freeze"].endswith("cgroup.freeze") else "THAWED"
@@ -436,10 +435,10 @@ class Keeper:
                 self.term_sent = clock
                 signal_all(left, signal.SIGTERM)
                 signal_all(left, signal.SIGCONT)
-                self.thaw()
+                self.resume()
         elif now or clock - self.term_sent >= self.grace_after_term():
             self.kill_all(left)
-            self.thaw()  # the v1 freezer holds even a SIGKILL back
+            self.resume()  # the v1 freezer holds even a SIGKILL back
         return False
 
     def grace_before_term(self) -> float:
@@ -514,7 +513,7 @@ class Keeper:
             if not self.ended:
                 with contextlib.suppress(OSError):
                     os.kill(self.leader, signal.SIGTERM)
-                self.thaw()
+                self.resume()
 
     def finish_output(self) -> bool:
         """Everybody is dead. What they wrote may still be in the pipes; then the end is written down."""
@@ -605,7 +604,7 @@ def children_by_ps(pid: int) -> list[int]:
 
 def main(arguments: list[str]) -> None:
     front = socket.socket(fileno=int(arguments[0]))
-    front.set_inheritable(False)  # held by the job too, it would hide our death from the front
+    os.set_inheritable(front.fileno(), False)  # held by the job too, it would hide our death from the front
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
         _, payload, fds = receive_with_fds(front)

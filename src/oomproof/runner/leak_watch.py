@@ -6,7 +6,8 @@ steps and the output, and tells the same figures to everybody."""
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,13 +7,14 @@ that is known to be dead goes; what cannot be told stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 import stat
 import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.light_socket import socket
 from oomproof.machine import cgroups
 from oomproof.recording import run_folders, spare_files
 from oomproof.recording.runtime_folder import runtime_folder
@@ -105,7 +106,7 @@ def _is_unused_socket(path: Path) -> bool:
 
 def _is_bound(path: Path) -> bool:
     """Whether somebody listens there now."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as probe:
         try:
             probe.connect(str(path))
         except OSError:

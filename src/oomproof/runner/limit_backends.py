@@ -152,9 +152,8 @@ def shape_scope(name: str, scope: str, keeper: int, limit: int) -> LimitBackend 
 def _limited_v2(name: str, directory: str, limit: int, remove: list[str]) -> LimitBackend | None:
     if not _write(f"{directory}/memory.max", str(limit)):
         return None
-    _write(
-        f"{directory}/memory.oom.group", "1"
-    )  # one death is the whole job's: half a training is worth nothing
+    # one death is the whole job's: half a training is worth nothing
+    _write(f"{directory}/memory.oom.group", "1")
     return LimitBackend(
         name,
         limit=limit,

@@ -12,7 +12,6 @@ import os
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.light_socket import socket
 from oomproof.machine import processes, wait_status
 from oomproof.recording import run_folders, state_files
 from oomproof.recording.spare_files import spare_folders

@@ -9,13 +9,13 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.guard_actions import action_record
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
+from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.ledger import live_runs
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
@@ -184,9 +184,8 @@ def supervise(
     info = describe_run(run, order, settings, claim)
     write_info(run.attempt, order, info)
     number = run.attempt.number or 1
-    with contextlib.suppress(
-        OSError
-    ):  # now: the keeper can hold it also where the disk turns read-only meanwhile
+    # now: the keeper can hold it also where the disk turns read-only meanwhile
+    with contextlib.suppress(OSError):
         run.keeper_lock.touch(mode=0o600)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),

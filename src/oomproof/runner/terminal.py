@@ -8,9 +8,8 @@ import os
 import signal
 import termios
 import time
-import tty
-from typing import Any
 
+from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line, printable
 from oomproof.runner.followed_file import Followed
 
@@ -32,7 +31,7 @@ class Terminal:
         self._last_output = 0.0
         self._alternate = False
         self._quiet = quiet
-        self.gone = any(lost.values())  # hung up: go on without it
+        self.gone = any(lost.values())  # hung up: continue without it
         self.own_file: Followed | None = None  # standard error, where the job writes to that file itself
 
     # --- facts -------------------------------------------------------------------------------------------------
@@ -82,6 +81,8 @@ class Terminal:
             return self._saved is not None
         try:
             self._saved = termios.tcgetattr(0)
+            import tty  # only at a terminal
+
             tty.setraw(0)
             if not (self.is_tty[1] and self.is_tty[2]):  # `| tee`: others write to this terminal too
                 mode = termios.tcgetattr(0)

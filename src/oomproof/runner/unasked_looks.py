@@ -8,10 +8,8 @@ from oomproof.units import MIB
 _LARGE = 64 * MIB  # of a job: below, nobody asks what it holds
 _LEVELS = (2, 8)  # full by half, and all but an eighth: two, because what grew between them is what grows
 _APART = 10.0  # seconds between two looks at the counters, as in a training
-_HIGHER, _HIGHER_SHARE = (
-    16 * MIB,
-    16,
-)  # of new height, or a share of what is held: from 100 MiB to 60 GiB a hundred looks
+# of new height, or a share of what is held: from 100 MiB to 60 GiB a hundred looks
+_HIGHER, _HIGHER_SHARE = 16 * MIB, 16
 _TRACED = 180.0  # seconds from a request: two windows, the second a deeper one
 
 

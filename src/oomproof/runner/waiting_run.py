@@ -10,9 +10,9 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.light_typing import Any, Self
 from oomproof.ledger.ledger_entries import Entry
 from oomproof.ledger.ledger_store import Ledger
 from oomproof.printable import one_line
@@ -25,7 +25,7 @@ _OF_WAITING = re.compile(
 
 
 class Cancelled(BaseException):
-    """Told to end while waiting; ``number`` is the signal. No Exception: who goes on after a failure of ours must not swallow it."""
+    """Told to end while waiting; ``number`` is the signal. No Exception: who continues after a failure of ours must not swallow it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

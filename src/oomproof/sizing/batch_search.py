@@ -125,9 +125,8 @@ def _estimate(
     if len(points) == 1:
         batch, need = points[0]
         if above:
-            return (
-                batch * capacity / need / 2
-            )  # the fixed part is not known yet: well below the proportional answer
+            # the fixed part is not known yet: well below the proportional answer
+            return batch * capacity / need / 2
         return min(batch * max(2.0, capacity / max(need, 1)), batch * _LEAP)
     if fitting and above:
         return _bend(points, len(fitting), capacity) or _crossing(fitting[-1], above[0], capacity)

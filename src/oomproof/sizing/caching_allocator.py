@@ -43,10 +43,8 @@ class CachingAllocator:
         self.allocated = self.peak_allocated = 0
         self.retries = self.failures = 0
         self._blocks: dict[int, Block] = {}
-        self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = (
-            [],
-            [],
-        )  # large, small: size, address
+        # large, small: size, address
+        self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
         self._at: dict[int, Block] = {}  # free blocks by address
         self._lowest = 1 << 62  # of the addresses given so far
         self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool

@@ -22,9 +22,8 @@ class Card:
 
     name: str
     context: Constant
-    matrices: int = (
-        128 * MIB
-    )  # of it only where matrices are multiplied (cuBLAS): six networks of convolutions alone took 638 to 642 MiB, H200
+    # of it only where matrices are multiplied (cuBLAS): six networks of convolutions alone took 638 to 642 MiB, H200
+    matrices: int = 128 * MIB
 
 
 ANY_CARD = Card(
@@ -64,9 +63,8 @@ ALLOCATOR_SPREAD = 0.04
 # cuDNN workspaces beyond those simulated: the tuning half of bench/sizing, with cudnn.benchmark; median, and 95th percentile.
 BENCHMARK_SHARE = 0.05
 BENCHMARK_SPREAD = 0.25  # 15 % on the A100; on an H200 ResNet-50 took 22 % more
-BENCHMARK_LEAST = (
-    1 << 30
-)  # bytes of the upper end: dcgan, whose tensors take 0.6 GiB, took 1 GiB for a search on an H200
+# bytes of the upper end: dcgan, whose tensors take 0.6 GiB, took 1 GiB for a search on an H200
+BENCHMARK_LEAST = 1 << 30
 CONVOLUTION_SPREAD = 0.08  # without cudnn.benchmark: the prototype was 7 to 12 % low on five networks, H200
 RECURRENT_SPREAD = 0.12  # by a fit to two jobs on an H200: an LSTM is 0.3 % and a GRU 8 % over
 UNKNOWN_VALUES = 0.02  # a script that reads values of the card may take another way there

@@ -15,9 +15,8 @@ from oomproof.sizing.quantized_weights import MADE_BY, NF4_DOUBLE
 from oomproof.units import format_size
 
 KINDS = {"nf4": "4 bits (nf4)", "int8": "8 bits"}
-_KEPT = re.compile(
-    r"(?:^|\.)(?:lm_head|embed_out|output|score|classifier)(?:\.|$)"
-)  # bitsandbytes leaves the head as it is
+# bitsandbytes leaves the head as it is
+_KEPT = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output|score|classifier)(?:\.|$)")
 _WORTH = 0.1  # of the card's figure: less is no reason to quantize
 _COMPUTED_IN = 2  # bytes: bfloat16 or float16
 

@@ -15,9 +15,8 @@ from oomproof.units import MIB
 # interpreter with torch imported; what else the script imports comes on top of that
 START = {"fork": 12 * MIB, "spawn": 150 * MIB, "forkserver": 150 * MIB}
 _TRACKER = 6 * MIB  # the process that cleans up behind spawned ones
-_FROM_HEAP = (
-    32 * MIB
-)  # glibc gives larger blocks back at once (DEFAULT_MMAP_THRESHOLD_MAX), of smaller ones it keeps some
+# glibc gives larger blocks back at once (DEFAULT_MMAP_THRESHOLD_MAX), of smaller ones it keeps some
+_FROM_HEAP = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,8 @@ SECONDS = 60.0  # in which the script must have come to its steps
 _LIVE = ("weights", "gradients", "optimizer state", "activations", "temporary")
 _FOR_THE_CARD = ("model on the host", "CUDA libraries", "pinned memory")
 BASIS = "sized on a virtual GPU"
-_CPU_BUFFERS = (
-    128 << 20
-)  # of MKL and of autograd's threads, at most, of a training that takes a few hundred MiB
+# of MKL and of autograd's threads, at most, of a training that takes a few hundred MiB
+_CPU_BUFFERS = 128 << 20
 _CARD_SECONDS = 5.0  # for the driver's answer
 
 

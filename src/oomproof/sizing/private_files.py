@@ -91,9 +91,8 @@ def _loopback() -> None:
         import fcntl
 
         try:
-            fcntl.ioctl(
-                handle, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40)
-            )  # SIOCSIFFLAGS, up and running
+            # SIOCSIFFLAGS, up and running
+            fcntl.ioctl(handle, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40))
         except OSError:
             pass
 

@@ -38,9 +38,8 @@ from oomproof.units import MIB, format_size
 
 HELD_BACK = "held back: "  # how that note begins; it differs from run to run
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
-_GRACE = (
-    60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
-)
+# seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
+_GRACE = 60.0
 # chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
 _ON_CPU, _BESIDE = 60 * MIB, 0.35
 CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]

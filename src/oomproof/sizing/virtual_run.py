@@ -16,11 +16,8 @@ from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
 
-_BIRTHS = (
-    "activations",
-    "temporary",
-    "temporary",
-)  # of a storage without a name: born in forward, backward, optimizer
+# of a storage without a name: born in forward, backward, optimizer
+_BIRTHS = ("activations", "temporary", "temporary")
 PARTS = (
     "weights",
     "gradients",

@@ -124,9 +124,8 @@ def limited(limit: int) -> Iterator[list[str]]:
     try:
         yield backend.join if backend is not None else []
     finally:
-        remove_cgroups(
-            backend.remove if backend is not None else []
-        )  # killed processes leave it a moment later
+        # killed processes leave it a moment later
+        remove_cgroups(backend.remove if backend is not None else [])
 
 
 def is_started(folder: str) -> bool:

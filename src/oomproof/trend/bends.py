@@ -44,9 +44,8 @@ def bend_of(floors: Sequence[Point], begin: int) -> Bend | None:
     if min(levels, both) > line - CURVED or (bend >= 0 if levels <= both else both_bend >= 0):
         return None
     if both < levels - CURVED and both_steep > 0:
-        if (
-            3 * both_tau > _OVER * span
-        ):  # it still bends: what it bends towards is a guess, its last piece is not
+        # it still bends: what it bends towards is a guess, its last piece is not
+        if 3 * both_tau > _OVER * span:
             third = max(SHORTEST // 2, count // 3)
             if fit(points[-third:]).slope > _SLOWER * fit(points[:third]).slope:
                 return None

@@ -15,10 +15,8 @@ _STEADY_SHARE = 256  # of what is held: noise
 _SHORT, _LONG, _LONGEST = 15.0, 60.0, 600.0
 _STEPS = 2  # in each third of such a window: what rises and falls within a step is no growth
 _SEEN = 9.0  # seconds before growth can be called lasting
-_NOISE, _BREATH = (
-    1000,
-    10,
-)  # less than a thousandth of what is held, or a tenth of the breath of its steps, is noise
+# less than a thousandth of what is held, or a tenth of the breath of its steps, is noise
+_NOISE, _BREATH = 1000, 10
 # The first steps make the optimizer's state and fill the allocator and the loaders' queues.
 _FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
 _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step

@@ -39,19 +39,14 @@ _BREAK = 3.0  # parameters that a second line counts for (BIC)
 _LIKELY = 1.28  # standard errors: 80 % of the forecasts
 _LOST = 0.5  # of a rise: what went again by so much was no growth
 _SWINGS = 1.7  # it must have risen by so many times what came and went by itself
-_LEAST_SHARE, _LEAST = (
-    0.002,
-    8 << 20,
-)  # of the limit or of what is held; less is no leak, whatever its p-value
+# of the limit or of what is held; less is no leak, whatever its p-value
+_LEAST_SHARE, _LEAST = 0.002, 8 << 20
 _GAP = 0.05  # of the whole time: a longer one without samples is no time
 _FEW_STEPS = 0.8  # of the rise
 _LATE = 0.1  # of what is held: a smaller rise at the very end is not worth a word
 _NARROWEST = 0.015  # of a rate: no forecast is better
-_TOP, _LATE_TOP, _SLACK = (
-    0.95,
-    0.8,
-    0.25,
-)  # share of the tops that are below, for the early and the late end; of a period
+# share of the tops that are below, for the early and the late end; of a period
+_TOP, _LATE_TOP, _SLACK = 0.95, 0.8, 0.25
 _AS_STEEP, _SMALL_STEP = 0.2, 0.05  # of a rate; of the whole rise: two pieces of one line
 _PARTS, _PART = 4, 4  # of a piece, whose rates are compared; windows of each
 _NOISE = 1.5  # times what noise explains of their differences
@@ -244,9 +239,8 @@ def _windows(bins: Sequence[_Window], period: float | None) -> list[_Window]:
     width = period or (end - begin) / _WINDOWS
     if width <= 0:
         return []
-    width *= max(
-        1, ceil((end - begin) / width / (2 * _WINDOWS))
-    )  # several periods together where there are many
+    # several periods together where there are many
+    width *= max(1, ceil((end - begin) / width / (2 * _WINDOWS)))
     grouped: dict[int, list[_Window]] = {}
     for bin in bins:
         grouped.setdefault(int((end - bin.low[0]) / width), []).append(bin)
@@ -284,17 +278,15 @@ def _last_piece(floors: Sequence[Point]) -> int:
             residuals = fit(points[:cut]).residuals + fit(points[cut:]).residuals
             if (two := description(sum_of_squares(residuals), count, 2 + _BREAK, grain)) < best:
                 best, where, around = two, cut, residuals
-        if (
-            not where or one - best < CURVED * inflation(around) ** 2
-        ):  # points that resemble each other count for fewer
+        # points that resemble each other count for fewer
+        if not where or one - best < CURVED * inflation(around) ** 2:
             break
         begins.append(begins[-1] + where)
     while len(begins) > 1 and _is_the_same_line(floors[begins[-2] : begins[-1]], floors[begins[-1] :]):
         begins.pop()
     earlier, begin = begins[-2] if len(begins) > 1 else 0, begins[-1]
-    if (
-        begin and len(floors) - begin < 2 * SHORTEST
-    ):  # too short to have a slope of its own: it may be the same line
+    # too short to have a slope of its own: it may be the same line
+    if begin and len(floors) - begin < 2 * SHORTEST:
         last, before = fit(floors[begin:]), fit(floors[earlier:begin])
         if 0 < before.slope < 2 * (last.slope + SURE * slope_error(floors[begin:], last)):
             return earlier

@@ -34,7 +34,7 @@ def loader(**changes: object) -> Facts:
 
 
 def paused(**changes: object) -> Done:
-    state = detect_pause.frozen(DESKTOP, LOADER, Done())
+    state = detect_pause.after_pause(DESKTOP, LOADER, Done())
     return replace(state, **changes)  # type: ignore[arg-type]
 
 
@@ -100,12 +100,12 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     waited_for = replace(beside, waiting=1, unmanaged_wait=False)
     assert choose(DESKTOP, waited_for, Done()).kind != "freeze", "others wait for it"
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
-    done = detect_pause.frozen(DESKTOP, beside, Done())
+    done = detect_pause.after_pause(DESKTOP, beside, Done())
     later = replace(beside, frozen="guard", rate=0.0, shrink=0.0)
     assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none"
     given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
     assert given_up.kind == "thaw" and given_up.gave_up, "they may all wait for each other"
-    for_a_run = detect_pause.frozen(DESKTOP, replace(beside, running=1), Done())
+    for_a_run = detect_pause.after_pause(DESKTOP, replace(beside, running=1), Done())
     assert choose(DESKTOP, replace(later, running=1, t=beside.t + 121), for_a_run).kind == "none"
 
 
@@ -151,7 +151,7 @@ def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
 
 
 def test_a_known_need_is_the_room_it_waits_for() -> None:
-    state = detect_pause.frozen(replace(DESKTOP, need=10 * GIB), LOADER, Done())
+    state = detect_pause.after_pause(replace(DESKTOP, need=10 * GIB), LOADER, Done())
     assert state.resume_headroom == DESKTOP.floor + 7 * GIB
 
 
@@ -171,7 +171,7 @@ def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
     late = still(t=state.paused_until, available=1100 * MIB)
     action = choose(DESKTOP, late, state)
     assert action.kind == "thaw" and action.gave_up
-    after = detect_resume.thawed(state, action.gave_up)
+    after = detect_resume.after_resume(state, action.gave_up)
     assert choose(DESKTOP, LOADER, after).kind == "term", "no second pause in this shortage"
 
 

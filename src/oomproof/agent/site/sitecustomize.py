@@ -30,9 +30,8 @@ def _start_agent():
 
 def _run_next_sitecustomize():
     """As if we were not there: under its own name and file, errors and all."""
-    sys.path[:] = [
-        entry for entry in sys.path if os.path.normpath(entry) != _HERE
-    ]  # the working folder may be gone
+    # the working folder may be gone
+    sys.path[:] = [entry for entry in sys.path if os.path.normpath(entry) != _HERE]
     if sys.version_info[0] < 3:
         import imp
 

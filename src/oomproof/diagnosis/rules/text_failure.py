@@ -66,9 +66,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         weight = _weight(case, death, told[0])
         claims = _claims(case, death, told, weight) if weight is not None else []
     lost = lost_worker(case) if death.signal is None else None
-    if lost is not None and _by_itself(
-        lost
-    ):  # its own error: PyTorch says as much of a worker that was killed
+    # its own error: PyTorch says as much of a worker that was killed
+    if lost is not None and _by_itself(lost):
         claims = [claim for claim in claims if claim.cause != "dataloader-killed"]
     if lost is not None and not any(claim.cause == "dataloader-killed" for claim in claims):
         claims.append(_lost(case, death, lost))

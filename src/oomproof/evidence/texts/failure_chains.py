@@ -232,9 +232,8 @@ def _with_neighbours(finding: Finding, chain: Sequence[Finding], titled: bool) -
         if other_finding.cause == finding.cause and other_finding.gpu is not None
     ]
     gpu = finding.gpu
-    if titled and (
-        gpu is None or gpu.total is None
-    ):  # a title is cut short: the sentence that is whole tells all of it
+    # a title is cut short: the sentence that is whole tells all of it
+    if titled and (gpu is None or gpu.total is None):
         gpu = next((numbers for numbers in told if numbers.requested and numbers.total), gpu)
     if gpu is None or gpu.requested is None:
         gpu = next((numbers for numbers in told if numbers.requested is not None), gpu)

@@ -33,9 +33,8 @@ class Earlyoom(GuardReader):
     )
     _OLD_NAMED = re.compile(r"Killing process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}), badness")
 
-    _NOT_SENT = re.compile(
-        r"dryrun|kill failed: (?!Timer expired)"
-    )  # who does not end in time was sent it all the same
+    # who does not end in time was sent it all the same
+    _NOT_SENT = re.compile(r"dryrun|kill failed: (?!Timer expired)")
 
     def __init__(self, source: str) -> None:
         super().__init__(source)

@@ -29,9 +29,8 @@ class SystemdOomd(GuardReader):
         super().__init__(source)
         self._pids: list[int] = []  # told before the cgroup they belong to
         self._tried: tuple[int, Stamped] | None = None  # where the last of them was told
-        self._chose: tuple[int, Stamped] | None = (
-            None  # where it lists whom it may kill: it does so as it kills
-        )
+        # where it lists whom it may kill: it does so as it kills
+        self._chose: tuple[int, Stamped] | None = None
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message

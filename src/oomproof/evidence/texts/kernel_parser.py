@@ -29,10 +29,8 @@ ANCHORS = (
     "oom-kill", "oom_reaper: ", "illed process ", "ill process ", "total_vm ", "memory: usage ",
     "Memory cgroup ", "Task in /", "mem_cgroup_o", "ut of memory", *FAULT_ANCHORS,
 )  # fmt: skip
-CUT_ANCHORS = (
-    *ANCHORS,
-    "oom_kill_process",
-)  # a call trace alone, as in a text that was cut: not worth a search of a whole log
+# a call trace alone, as in a text that was cut: not worth a search of a whole log
+CUT_ANCHORS = (*ANCHORS, "oom_kill_process")
 REPORT_STARTS = ("invoked oom-killer", "total_vm ")  # behind these, the lines up to the kill matter too
 REPORT_END = "illed process "
 

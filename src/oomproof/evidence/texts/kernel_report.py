@@ -20,9 +20,8 @@ _NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]?
 _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
 )
-_SIZE = re.compile(
-    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) {0,400}kB"
-)  # a paste may have commas in it, or a screen's width of blanks
+# a paste may have commas in it, or a screen's width of blanks
+_SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) {0,400}kB")
 _WHY = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
@@ -301,9 +300,8 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         int(match["pid"]), name, total, sizes.get("anon-rss"), sizes.get("file-rss"), sizes.get("shmem-rss")
     )
     why = why_of(message[: match.start()])
-    nameless = (
-        name is None and victim.total_vm is None and rest.strip() != "("
-    )  # "(": the text ends right there
+    # "(": the text ends right there
+    nameless = name is None and victim.total_vm is None and rest.strip() != "("
     if nameless and (why is None or (rest.strip() and victim.anon_rss is None)):
         return None
     return Kill(line, stamp, message[:_TEXT], victim, why)

@@ -7,9 +7,8 @@ import re
 from oomproof.records import dataclass, field
 
 _HEADER = re.compile(r"\[\s*pid\s*\]\s+(?P<columns>uid\s.*\bname)\s*$")
-_CUT_HEADER = re.compile(
-    r"\[\s*pid\s*\]\s+(?P<columns>uid\s+tgid\s+total_vm\s.*)$"
-)  # journalctl cut the line
+# journalctl cut the line
+_CUT_HEADER = re.compile(r"\[\s*pid\s*\]\s+(?P<columns>uid\s+tgid\s+total_vm\s.*)$")
 _ROW = re.compile(r"\[\s*(?P<pid>\d{1,10})\]\s+(?P<rest>-?\d.*)$")
 _MOST = 20_000  # rows; a machine with more tasks still has its victim among the biggest
 
@@ -21,9 +20,8 @@ class Task:
     pid: int
     name: str | None
     total_vm: int | None = None
-    rss: int | None = (
-        None  # anonymous and shared memory, where the kernel tells them apart (6.8): as everywhere here
-    )
+    # anonymous and shared memory, where the kernel tells them apart (6.8): as everywhere here
+    rss: int | None = None
     uid: int | None = None
     swap: int | None = None
 

@@ -10,9 +10,8 @@ from oomproof.evidence.texts.line_prefixes import date_without_year
 from oomproof.records import dataclass, replace
 
 SAME_KILL = 60.0  # seconds within which two sources may date one kill; pids come round later than that
-_DRIFT = (
-    86400.0  # `dmesg -T` counts no suspended hours: identical figures of one pid are one kill all the same
-)
+# `dmesg -T` counts no suspended hours: identical figures of one pid are one kill all the same
+_DRIFT = 86400.0
 _AFTER = 600.0  # seconds a job may still print after one of its processes was killed
 _BEFORE = 3600.0  # seconds a job may have printed nothing when it was killed
 _SINCE_BOOT = 1e8

@@ -118,6 +118,5 @@ class LogTail:
         below = [line.strip() for number, line in self.recent if number > sign and line.strip()]
         if sign <= 0 or len(below) > _AFTER_THE_SIGN or any(map(signs.is_finish, below)):
             return False
-        return all(
-            _STILL_THE_LOG.search(line) for line in below
-        )  # a question below an excerpt is not its end
+        # a question below an excerpt is not its end
+        return all(_STILL_THE_LOG.search(line) for line in below)

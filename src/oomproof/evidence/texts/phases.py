@@ -34,14 +34,12 @@ OF_GRADIENTS = re.compile(
 )  # names of kernels
 
 
-GENERATED = re.compile(
-    r"^Output generated in \d|\btokens/s\b"
-)  # what a server says once it has answered, or failed to
+# what a server says once it has answered, or failed to
+GENERATED = re.compile(r"^Output generated in \d|\btokens/s\b")
 
 
-NOT_LOADED = re.compile(
-    r"\bfailed to load model\b|\berror loading model\b|\bmodel loading error\b"
-)  # what a server says below it
+# what a server says below it
+NOT_LOADED = re.compile(r"\bfailed to load model\b|\berror loading model\b|\bmodel loading error\b")
 
 
 def of_words(name: str) -> str:
@@ -110,9 +108,8 @@ _EVAL_LOOP = re.compile(
     rf"(?i)^[^\w\n]{{0,20}}{_EVAL}\b{_SCORE}|[(\[]\s?{_EVAL}\s?[)\]]"
     rf"|\bepoch\W{{0,4}}\d{{1,6}}(?:/\d{{1,6}})?[^\w\n]{{1,6}}{_EVAL}\b{_SCORE}|\bTesting net\b|^\s*Class\s{{1,20}}Images\b"
 )
-_TRAIN_LOOP = re.compile(
-    r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b"  # ultralytics' row; kohya's and old transformers' bars
-)
+# ultralytics' row; kohya's and old transformers' bars
+_TRAIN_LOOP = re.compile(r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b")
 _LOSS = re.compile(r"(?i)\b(?:train_)?loss\b|\blr\b|grad_norm|learning_rate")
 _EPOCH = re.compile(r"(?i)(?:\b|(?<=____))epochs?\b[^\w\n]{0,4}\d")
 _BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")

@@ -23,9 +23,8 @@ class ToldName(NamedTuple):
     says: str
     pattern: re.Pattern[str]
     example: str
-    about: re.Pattern[str] | None = (
-        None  # only where the text is about it: "OOM" alone may be a GPU's or the host's
-    )
+    # only where the text is about it: "OOM" alone may be a GPU's or the host's
+    about: re.Pattern[str] | None = None
     kill: bool = False  # what manuals explain as often as people report it
 
 
@@ -199,9 +198,8 @@ _ACCOUNTS = tuple(
 )  # fmt: skip
 _KERNEL_STAMP = re.compile(r"\s{0,4}\[\s{0,10}\d{1,10}\.\d{6}\] ")
 _ASKED_FOR = re.compile(r"page allocation (?:failure|stall)|[Ss]ysRq|Show Memory")
-_KILL_LINE = re.compile(
-    r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint"
-)  # the report says itself whom it was about
+# the report says itself whom it was about
+_KILL_LINE = re.compile(r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint")
 # A manual's sentence: what happens to any process
 _GENERAL = re.compile(
     r"(?ai)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"

@@ -92,10 +92,8 @@ class ProseReading:
 
     @property
     def report_instance(self) -> Instance:
-        from oomproof.evidence.texts.prose_features import (
-            shape_of_text,
-            words_of_text,
-        )  # no log needs its tables
+        # no log needs its tables
+        from oomproof.evidence.texts.prose_features import shape_of_text, words_of_text
 
         return Instance(shape_of_text(self._parts), words_of_text(self._parts))
 

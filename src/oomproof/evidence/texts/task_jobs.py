@@ -61,9 +61,8 @@ def _python_jobs(members: Sequence[Task]) -> list[tuple[list[Task], list[Task]]]
         if len(row) < 3 and not loaders:
             jobs += [([task], []) for task in row]
             continue
-        inside = (
-            len(loaders) < len(row) if loaders else len(row) % 2 == 1
-        )  # people ask for 2, 4, 8, 16 workers
+        # people ask for 2, 4, 8, 16 workers
+        inside = len(loaders) < len(row) if loaders else len(row) % 2 == 1
         workers = loaders or (row[1:] if inside else row)
         if inside or not jobs:
             jobs.append((row, workers))

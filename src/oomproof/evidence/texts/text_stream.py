@@ -29,13 +29,11 @@ _BINARIES = {
     b"\x93NUMPY": ("a NumPy array", "give a log"),
 }  # fmt: skip
 _CONTROL = bytes(code for code in range(32) if code not in b"\x00\t\n\r\x1b\x08\x07\x0c") + b"\x7f"
-_MOST_ODD = (
-    25  # one byte in so many; compressed or random data has one in ten, a text of any language hardly one
-)
+# one byte in so many; compressed or random data has one in ten, a text of any language hardly one
+_MOST_ODD = 25
 _BROKEN: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
-_XZ_MEMORY = (
-    80 << 20
-)  # `xz -9` asks for 65 MiB; a header may ask for 4 GiB. zstd refuses above 128 MiB by itself
+# `xz -9` asks for 65 MiB; a header may ask for 4 GiB. zstd refuses above 128 MiB by itself
+_XZ_MEMORY = 80 << 20
 # A log packs to a hundredth; what grows a thousandfold, and goes on past this, was made to keep us busy.
 _MOST_UNPACKED, _MOST_GROWTH = 256 << 20, 1000
 
@@ -178,9 +176,8 @@ class Stream:
     def _past_zeros(self, raw: IO[bytes], first: bytes) -> bytes:
         """A log that was cut in place while it was written begins with zeros, often as a hole: the text is behind."""
         if self.size is not None and len(first) == BLOCK and not first.strip(b"\0"):
-            with contextlib.suppress(
-                OSError, AttributeError
-            ):  # nothing but a hole, or a system without holes
+            # nothing but a hole, or a system without holes
+            with contextlib.suppress(OSError, AttributeError):
                 data = os.lseek(raw.fileno(), BLOCK, os.SEEK_DATA)
                 raw.seek(data)
                 self.size -= data - BLOCK

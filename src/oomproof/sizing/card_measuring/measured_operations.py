@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 DEVICE = "cuda"
-_MARK = (
-    512 * 1009
-)  # bytes of a tensor that is made and freed right before the operation, to find its place in the trace
+# bytes of a tensor that is made and freed right before the operation, to find its place in the trace
+_MARK = 512 * 1009
 _ENTRIES = 20000  # of the allocator's history
 _STEPS = 400  # of a workspace's history: beyond that its peak has to do
 

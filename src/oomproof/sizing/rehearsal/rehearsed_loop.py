@@ -15,9 +15,8 @@ from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, GENERATE, LOAD, SAVE, TRAIN, PhasePeaks
 
 EVALUATIONS = 2  # the second has what the first and the training have left behind
-EPOCHS_AFTER = (
-    6  # shortened epochs, and a quarter of the time, to wait for an evaluation: it may come after the last
-)
+# shortened epochs, and a quarter of the time, to wait for an evaluation: it may come after the last
+EPOCHS_AFTER = 6
 _WAIT = 5.0  # seconds of steps, or half of the time, in a loop without a loader to shorten: it evaluates every so many steps
 _CALM = 25  # steps in which no more of the card was reserved: what batches of other sizes leave behind has come together
 _SETTLING = 1 / 3  # of the time, at most, to wait for that
@@ -53,9 +52,8 @@ class RehearsedLoop:
         self._reserved = self._grown_at = 0  # most of the card, and the step at which it came to that
         self._settled_at: int | None = None  # the step
         self._stepped_at: float | None = None
-        self._last_step: tuple[float, tuple[int, ...]] | None = (
-            None  # when, and how much else had happened by then
-        )
+        # when, and how much else had happened by then
+        self._last_step: tuple[float, tuple[int, ...]] | None = None
         self.step_seconds: float | None = None
         self._optimizers: list[Any] = []
 
@@ -132,9 +130,8 @@ class RehearsedLoop:
         self._switched_last = None
 
     def _switched(self, evaluating: bool) -> None:
-        if (
-            evaluating and self.peaks.now == LOAD and not torch.is_grad_enabled()
-        ):  # a loop that begins with an evaluation
+        # a loop that begins with an evaluation
+        if evaluating and self.peaks.now == LOAD and not torch.is_grad_enabled():
             self.early += 1
             self.begins()
             self.peaks.enter(EVAL)

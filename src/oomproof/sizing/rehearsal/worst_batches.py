@@ -24,10 +24,8 @@ _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
 _DIFFER = 1.1  # times the usual sample: less leaves nothing behind
 _NOISE = 64 << 10  # bytes a batch: less is no output that is kept
-_EVAL_SHARE, _EVAL_MOST = (
-    1 / 12,
-    10.0,
-)  # of the time limit, and seconds: an evaluation that is over by then is seen whole
+# of the time limit, and seconds: an evaluation that is over by then is seen whole
+_EVAL_SHARE, _EVAL_MOST = 1 / 12, 10.0
 
 
 class WorstBatches(LoaderFlow):

@@ -256,9 +256,8 @@ def dropout(mode: Any) -> Any:
     def drop(tensor: Any, p: float, train: bool) -> Any:
         if mode.is_on_card(tensor):
             if not train or p == 0:
-                return tensor.view_as(
-                    tensor
-                )  # the very tensor, as on the card; a kernel in Python may not return what it got
+                # the very tensor, as on the card; a kernel in Python may not return what it got
+                return tensor.view_as(tensor)
             if p < 1:
                 return aten.native_dropout.default(tensor, p, train)[0]
         return whole.decompose(tensor, p, train)

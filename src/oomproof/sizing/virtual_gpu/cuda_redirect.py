@@ -160,9 +160,8 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
 
     def _data_ptr(self, func: Any, args: Any, kwargs: Any) -> int:
         if isinstance(args[0], FakeTensor):
-            return int(
-                args[0].untyped_storage()._cdata
-            )  # tells tied tensors from others; nothing may read there
+            # tells tied tensors from others; nothing may read there
+            return int(args[0].untyped_storage()._cdata)
         return int(func(*args, **kwargs))
 
     def _type(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -12,14 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 LEAST = 16 << 20  # bytes; smaller ones stay in the sum
 _TOLD = 8
-_NATIVE = (
-    "faiss",
-    "hnswlib",
-    "annoy",
-    "usearch",
-    "nmslib",
-    "voyager",
-)  # indexes whose memory Python does not see
+# indexes whose memory Python does not see
+_NATIVE = ("faiss", "hnswlib", "annoy", "usearch", "nmslib", "voyager")
 
 
 def named(skip: tuple[str, ...]) -> dict[str, int]:

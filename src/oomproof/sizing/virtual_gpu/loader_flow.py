@@ -22,10 +22,8 @@ from .training_flow import Flow, tell
 EVAL_BATCHES = 5
 _SEEN = 5.0  # seconds, at most, for the process that watches us to look
 _SAMPLED = 1000  # objects of a container whose sizes stand for all
-_SEARCH_SHARE, _SEARCH_MOST = (
-    1 / 12,
-    5.0,
-)  # of the time limit, and seconds, for the largest batch of each dataset
+# of the time limit, and seconds, for the largest batch of each dataset
+_SEARCH_SHARE, _SEARCH_MOST = 1 / 12, 5.0
 _MANY = 10_000  # objects; fewer take no memory to speak of
 
 
@@ -35,9 +33,8 @@ class LoaderFlow:
         self.training: set[int] = set()  # datasets that fed a training step
         self.last = 0
         self.pinning: set[int] = set()
-        self.alive: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # iterators: each has processes and a queue of its own
+        # iterators: each has processes and a queue of its own
+        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
         self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
         self.patience = flow.limit  # seconds, for all of them
@@ -164,9 +161,8 @@ class LoaderFlow:
         now = [other.__dict__["_virtual_loader"] for other in self.alive]
         if _bytes(now) > _bytes(self.most):
             self.most = [dict(loader) for loader in now]
-        if (
-            self.larger.get(id(dataset)) is not None
-        ):  # found late, and often no larger than the largest that came by chance
+        # found late, and often no larger than the largest that came by chance
+        if self.larger.get(id(dataset)) is not None:
             for loader in self.most:
                 loader["varies"] = True
 

@@ -13,13 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-_HEADS = (
-    "lm_head",
-    "embed_out",
-    "output",
-    "score",
-    "classifier",
-)  # left as they are, unless the config names others
+# left as they are, unless the config names others
+_HEADS = ("lm_head", "embed_out", "output", "score", "classifier")
 _BLOCK, _SCALES = 64, 256
 
 

@@ -40,9 +40,8 @@ _COMPARED = {
     aten.ge: operator.ge, aten.lt: operator.lt, aten.le: operator.le,
 }  # fmt: skip
 _MOVED = _packets("add", "sub", "_to_copy", "clone")  # by one number, or not at all: positions stay positions
-COUNTING = (
-    object()
-)  # in place of a value: along the last dimension each element is one more than the one before
+# in place of a value: along the last dimension each element is one more than the one before
+COUNTING = object()
 _DERIVED = {*_SAME, *_TRUTH, *_NOT, *_COMPARED, aten.sum}
 
 

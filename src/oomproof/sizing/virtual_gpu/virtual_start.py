@@ -14,7 +14,6 @@ from typing import Any
 
 from .step_limits import PATIENCE, STEPS
 
-FOLDER = "OOMPROOF_SIZE"
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
 _own: dict[str, Any] = {}

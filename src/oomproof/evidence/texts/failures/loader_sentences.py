@@ -20,9 +20,8 @@ _SHM_FILES = re.compile(
 
 def _by_signal(cause: str, says: str, signal: str) -> Rule:
     example = f"RuntimeError: DataLoader worker (pid 4242) is killed by signal: {signal}."
-    named = (
-        rf"{signal}\b" if " " not in signal else rf"(?:{signal}\b|{signal.partition(' ')[0]}$)"
-    )  # … broken behind "Bus"
+    # … broken behind "Bus"
+    named = rf"{signal}\b" if " " not in signal else rf"(?:{signal}\b|{signal.partition(' ')[0]}$)"
     row = Row("killed by signal: ", example, rf"{_WORKER}killed by signal: {named}", {"pids": (4242,)})
     return Rule(cause, says, 0.9, row)
 
