@@ -57,8 +57,8 @@ def collect(
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
     run, _ = load(Run(attempt.run_folder).info_file)
     run |= attempt.own_info()
-    started, why_not_started = load(attempt.started_file)
-    exited, why_no_exit = load(attempt.exit_file)
+    started, why_not_started = attempt.load_started()
+    exited, why_no_exit = attempt.load_exit()
     tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
         Missing(source, reason, "")
