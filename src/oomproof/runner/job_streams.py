@@ -201,6 +201,7 @@ class Streams:
         self._target: dict[int, int | None] = {}
         self._passed: dict[int, int] = {}
         self._wide: set[int] = set()
+        self._appended: set[int] = set()  # files of ours that nothing can be moved into
         self._full: dict[int, int] = {}  # a pipe of ours that takes nothing now → whose output waits for it
         self._files = {file.fd: file for file in files}
         self._changes = FileChanges() if files else None
@@ -227,7 +228,7 @@ class Streams:
             return self._to_log
         if zero_copy.is_pipe(target):
             return self._to_pipe
-        return self._to_file if zero_copy.takes_splice(target) else self._copy
+        return self._to_file if zero_copy.is_regular_file(target) else self._copy
 
     @property
     def open(self) -> bool:
@@ -373,17 +374,25 @@ class Streams:
         if not zero_copy.takes_a_page(target):
             self._wait_for(target, fd)
             raise BlockingIOError
-        data = _read_some(fd, _PAGE)
+        return self._lines(fd, target, _PAGE) == _PAGE
+
+    def _lines(self, fd: int, target: int, most: int) -> int:
+        """Copied: a few lines take fewer calls so than moved. How many bytes."""
+        data = _read_some(fd, most)
         self.log.write_some(data)
         if (error := self._terminal.stream_output(target, data)) is not None:
             raise _Lost(error)
         self._count(fd, len(data))
-        return len(data) == _PAGE
+        return len(data)
 
     def _to_file(self, fd: int) -> bool:
         """Logged first. A disk of the user's that takes no more is the user's to see, as without us."""
         target = self._target[fd]
         assert target is not None
+        waits = zero_copy.waiting(fd)
+        if 0 < waits < _WORTH_MOVING and self.log.may_write(waits):
+            self._lines(fd, target, waits)
+            return False  # more comes when it is there
         size = self.log.copy_from(fd)
         if not size:
             self._forget(fd)
@@ -391,15 +400,18 @@ class Streams:
         self.log.settle()
         self._count(fd, size)
         while size:
-            try:
-                size -= zero_copy.move(fd, target, size)
-            except OSError as error:
-                if not zero_copy.cannot(error):
-                    raise _Lost(error) from error
-                data = _read_some(fd, size)  # it is in the log already
-                size -= len(data)
-                if (failed := self._terminal.stream_output(target, data)) is not None:
-                    raise _Lost(failed) from failed
+            if target not in self._appended:
+                try:
+                    size -= zero_copy.move(fd, target, size)
+                    continue
+                except OSError as error:
+                    if not zero_copy.cannot(error):
+                        raise _Lost(error) from error
+                    self._appended.add(target)
+            data = _read_some(fd, min(size, 1048576))  # it is in the log already
+            size -= len(data)
+            if (failed := self._terminal.stream_output(target, data)) is not None:
+                raise _Lost(failed) from failed
         return True
 
     def _count(self, fd: int, size: int) -> None:
