@@ -114,7 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kind", choices=MEGABYTES, action="append")
+    parser.add_argument("--megabytes", type=int, help="printed by the job, instead of the usual for its kind")
     arguments = parser.parse_args()
+    if arguments.megabytes:
+        MEGABYTES.update(dict.fromkeys(MEGABYTES, arguments.megabytes))
     rows, results = [], {}
     for kind in arguments.kind or MEGABYTES:
         size = MEGABYTES[kind]
@@ -151,7 +154,7 @@ def main() -> None:
     )
     table(title, ["to a", "bare", "through oomproof", "ratio", "from, to", "relay.c", "checksums"], rows)
     print(f"\naim: 0.8 each: {'met' if all(row['ratio'] >= 0.8 for row in results.values()) else 'MISSED'}")
-    if not arguments.kind:
+    if not arguments.kind and not arguments.megabytes:
         save("output", {"repeats": arguments.repeats, "kinds": results})
 
 

@@ -42,6 +42,7 @@ class Log:
         self._counted = time.monotonic()
         self._first = output.space_in_first()
         self.lost = 0
+        self._newest: list[bytes] = []  # of a copied stream, what waits
         self.pipe: tuple[int, int] | None = None
         self._null: int | None = None
 
@@ -58,8 +59,8 @@ class Log:
 
     @property
     def holds_back(self) -> bool:
-        """Whether something waits in the pipe."""
-        return self.pipe is not None and zero_copy.waiting(self.pipe[0]) > 0
+        """Whether something waits in the pipe, or in memory."""
+        return bool(self._newest) or (self.pipe is not None and zero_copy.waiting(self.pipe[0]) > 0)
 
     def write(self, data: bytes) -> None:
         """Of a stream that is copied: a terminal is never so fast that it had to be kept in parts."""
@@ -73,6 +74,16 @@ class Log:
     def write_some(self, data: bytes) -> None:
         self._count(len(data))
         self.output.write(data)
+
+    def keep(self, data: bytes) -> None:
+        """Of a stream that is copied, at any speed: what may not be written now waits in memory, as the rest does in the pipe."""
+        if self.may_write(len(data)):
+            self.write_some(data)
+            return
+        self._newest.append(data)
+        self.settle()
+        while sum(map(len, self._newest[1:])) >= _AT_ONCE // 2:
+            self.lost += len(self._newest.pop(0))
 
     def take_from(self, source: int, size: int) -> None:
         """Exactly so many bytes out of the job's pipe, which has them."""
@@ -112,14 +123,22 @@ class Log:
                 return
 
     def settle(self, all_of_it: bool = False) -> None:
-        """What waits in the pipe goes to the file, as far as that may be written now."""
+        """What waits goes to the file, as far as that may be written now."""
+        waits = sum(map(len, self._newest))
+        if waits and (self._allowed(waits) or all_of_it):
+            self._tell_gap()
+            newest, self._newest = self._newest, []
+            self.write_some(b"".join(newest))
         if self.pipe is None:
             return
         while (size := zero_copy.waiting(self.pipe[0])) and (self._allowed(size) or all_of_it):
-            if self.lost:
-                gap, self.lost = self.lost, 0
-                self.output.write(f"\n[oomproof: {format_size(gap)} of output not stored]\n".encode())
+            self._tell_gap()
             self._to_file(self.pipe[0], size)
+
+    def _tell_gap(self) -> None:
+        if self.lost:
+            gap, self.lost = self.lost, 0
+            self.output.write(f"\n[oomproof: {format_size(gap)} of output not stored]\n".encode())
 
     def _drop(self, above: int) -> None:
         """The oldest of what waits goes where more than that waits: half of it, so that it is not done for each page."""
@@ -201,7 +220,6 @@ class Streams:
         self._target: dict[int, int | None] = {}
         self._passed: dict[int, int] = {}
         self._wide: set[int] = set()
-        self._appended: set[int] = set()  # files of ours that nothing can be moved into
         self._full: dict[int, int] = {}  # a pipe of ours that takes nothing now → whose output waits for it
         self._files = {file.fd: file for file in files}
         self._changes = FileChanges() if files else None
@@ -228,7 +246,7 @@ class Streams:
             return self._to_log
         if zero_copy.is_pipe(target):
             return self._to_pipe
-        return self._to_file if zero_copy.is_regular_file(target) else self._copy
+        return self._to_file if zero_copy.takes_splice(target) else self._copy
 
     @property
     def open(self) -> bool:
@@ -316,11 +334,13 @@ class Streams:
     # Each of these passes on what is there and says whether there may be more.
 
     def _copy(self, fd: int) -> bool:
-        data = _read_some(fd, _AT_ONCE // 4)
+        """Into a file that is appended to (`>>`) and a socket, or where nothing can be moved."""
+        data = _read_some(fd, _AT_ONCE // 2)
         if not data:
             self._forget(fd)
             return False
-        self.log.write(data)
+        self.log.keep(data)
+        self._count(fd, len(data))
         target = self._target[fd]
         if target is not None and (error := self._terminal.stream_output(target, data)) is not None:
             raise _Lost(error)
@@ -374,25 +394,17 @@ class Streams:
         if not zero_copy.takes_a_page(target):
             self._wait_for(target, fd)
             raise BlockingIOError
-        return self._lines(fd, target, _PAGE) == _PAGE
-
-    def _lines(self, fd: int, target: int, most: int) -> int:
-        """Copied: a few lines take fewer calls so than moved. How many bytes."""
-        data = _read_some(fd, most)
+        data = _read_some(fd, _PAGE)
         self.log.write_some(data)
         if (error := self._terminal.stream_output(target, data)) is not None:
             raise _Lost(error)
         self._count(fd, len(data))
-        return len(data)
+        return len(data) == _PAGE
 
     def _to_file(self, fd: int) -> bool:
         """Logged first. A disk of the user's that takes no more is the user's to see, as without us."""
         target = self._target[fd]
         assert target is not None
-        waits = zero_copy.waiting(fd)
-        if 0 < waits < _WORTH_MOVING and self.log.may_write(waits):
-            self._lines(fd, target, waits)
-            return False  # more comes when it is there
         size = self.log.copy_from(fd)
         if not size:
             self._forget(fd)
@@ -400,18 +412,15 @@ class Streams:
         self.log.settle()
         self._count(fd, size)
         while size:
-            if target not in self._appended:
-                try:
-                    size -= zero_copy.move(fd, target, size)
-                    continue
-                except OSError as error:
-                    if not zero_copy.cannot(error):
-                        raise _Lost(error) from error
-                    self._appended.add(target)
-            data = _read_some(fd, min(size, 1048576))  # it is in the log already
-            size -= len(data)
-            if (failed := self._terminal.stream_output(target, data)) is not None:
-                raise _Lost(failed) from failed
+            try:
+                size -= zero_copy.move(fd, target, size)
+            except OSError as error:
+                if not zero_copy.cannot(error):
+                    raise _Lost(error) from error
+                data = _read_some(fd, size)  # it is in the log already
+                size -= len(data)
+                if (failed := self._terminal.stream_output(target, data)) is not None:
+                    raise _Lost(failed) from failed
         return True
 
     def _count(self, fd: int, size: int) -> None:

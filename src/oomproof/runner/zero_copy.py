@@ -67,10 +67,10 @@ def is_pipe(fd: int) -> bool:
         return False
 
 
-def is_regular_file(fd: int) -> bool:
-    """Into one opened with ``>>`` nothing can be moved; `move` says so."""
+def takes_splice(fd: int) -> bool:
+    """A regular file that is not appended to: into one opened with ``>>`` nothing can be spliced."""
     try:
-        return stat.S_ISREG(os.fstat(fd).st_mode)
+        return stat.S_ISREG(os.fstat(fd).st_mode) and not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND
     except OSError:
         return False
 

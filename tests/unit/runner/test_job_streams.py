@@ -150,7 +150,7 @@ def test_a_disk_that_takes_no_more_is_told_as_such(
     target = os.open("/dev/full", os.O_WRONLY)
     if spliced and not zero_copy.AVAILABLE:
         pytest.skip("no splice here")
-    monkeypatch.setattr(zero_copy, "is_regular_file", lambda fd: spliced)
+    monkeypatch.setattr(zero_copy, "takes_splice", lambda fd: spliced)
     job = Job(tmp_path, target)
     try:
         thread = job.prints(TEXT)
