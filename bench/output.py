@@ -1,7 +1,8 @@
 """How fast a job's output passes through `oomproof run`, beside the same job without it. Aim: 0.8 of bare.
 
-A job writes as fast as it can to a file, to a pipe and to a terminal; what it took is what the job itself measured.
-Then once more through each, with checksums of all that came out and of what output.log kept.
+A job writes as fast as it can to a file, to one that is shared (`>>`), to a pipe and to a terminal; what it took is what the
+job itself measured. Then once more through each, with checksums of all that came out and of what output.log kept. Where the
+output has to pass through us, the least that could do that (relay.c: it reads and writes, and keeps nothing) runs beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ while left:
         data = data[written:]
 open(sys.argv[2], "w").write(repr(time.perf_counter() - begun))
 """
-MEGABYTES = {"file": 512, "pipe": 1024, "terminal": 48}
+MEGABYTES = {"file": 512, "shared file": 512, "pipe": 1024, "terminal": 48}
+BARE, OURS, RELAY = "bare", "ours", "relay"
+RELAYED = {"shared file": "pipe", "terminal": "terminal"}  # what stands between job and relay
 
 
 def expected(megabytes: int) -> str:
@@ -56,17 +59,25 @@ def consume(fd: int, kept: bytearray | None) -> None:
             kept += data
 
 
-def once(here: Lab, kind: str, ours: bool, check: bool = False) -> tuple[float, str]:
+def once(here: Lab, kind: str, through: str, check: bool = False) -> tuple[float, str]:
     """(seconds the job took, checksum of what arrived)"""
     took = here.folder / "took"
     words = [sys.executable, "-I", "-S", "-c", JOB, str(MEGABYTES[kind]), str(took)]
-    if ours:
+    if through == OURS:
         words = [OOMPROOF, "run", "--no-agent", "--name", "output", "--", *words]
+    elif through == RELAY:
+        words = [here.compile("relay.c"), RELAYED[kind], *words]
     kept = bytearray() if check else None
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": here.environment}
-    if kind == "file":
-        target = here.folder / "out"
-        shell = ["sh", "-c", 'file=$1; shift; exec "$@" > "$file"', "sh", str(target)]  # as a user types it
+    if kind.endswith("file"):
+        target, sign = here.folder / "out", ">" if kind == "file" else ">>"
+        shell = [
+            "sh",
+            "-c",
+            f'file=$1; shift; exec "$@" {sign} "$file"',
+            "sh",
+            str(target),
+        ]  # as a user types it
         subprocess.run([*shell, *words], check=True, **quiet)  # type: ignore[call-overload]
         if kept is not None:
             kept += target.read_bytes()
@@ -103,40 +114,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kind", choices=MEGABYTES, action="append")
+    parser.add_argument("--megabytes", type=int, help="printed by the job, instead of the usual for its kind")
     arguments = parser.parse_args()
+    if arguments.megabytes:
+        MEGABYTES.update(dict.fromkeys(MEGABYTES, arguments.megabytes))
     rows, results = [], {}
     for kind in arguments.kind or MEGABYTES:
-        bare: list[float] = []
-        ours: list[float] = []
         size = MEGABYTES[kind]
+        ways = (BARE, OURS, RELAY) if kind in RELAYED else (BARE, OURS)
+        speed: dict[str, list[float]] = {way: [] for way in ways}
         with lab() as here:
-            for _ in range(arguments.repeats):  # in turn, so that a neighbour's load falls on both
-                bare.append(size / once(here, kind, ours=False)[0])
-                ours.append(size / once(here, kind, ours=True)[0])
+            for _ in range(arguments.repeats):  # in turn, so that a neighbour's load falls on all
+                for way in ways:
+                    speed[way].append(size / once(here, kind, way)[0])
                 for run in (here.folder / "state/oomproof/runs").iterdir():
                     subprocess.run(["rm", "-r", str(run)], check=True)
-            _, digest = once(here, kind, ours=True, check=True)
+            _, digest = once(here, kind, OURS, check=True)
             right = digest == expected(size)
             kept = log_is_right(here, kind)
-        ratios = [one / other for one, other in zip(ours, bare, strict=True)]
-        ratio = quantile(ratios, 0.5)
+        ratios = {
+            way: [one / other for one, other in zip(speed[way], speed[BARE], strict=True)] for way in ways
+        }
+        ratio = quantile(ratios[OURS], 0.5)
+        least = quantile(ratios[RELAY], 0.5) if RELAY in ratios else None
         results[kind] = {
-            "bare_mib_s": bare,
-            "ours_mib_s": ours,
+            **{f"{way}_mib_s": figures for way, figures in speed.items()},
             "ratio": ratio,
+            "relay_ratio": least,
             "checksum": right,
             "log": kept,
         }
         rows.append(
-            [kind, f"{quantile(bare, 0.5):.0f}", f"{quantile(ours, 0.5):.0f}", f"{ratio:.2f}",
-             f"{min(ratios):.2f} to {max(ratios):.2f}", "right" if right and kept else "WRONG"]
+            [kind, f"{quantile(speed[BARE], 0.5):.0f}", f"{quantile(speed[OURS], 0.5):.0f}", f"{ratio:.2f}",
+             f"{min(ratios[OURS]):.2f} to {max(ratios[OURS]):.2f}", f"{least:.2f}" if least else "",
+             "right" if right and kept else "WRONG"]
         )  # fmt: skip
     title = (
         f"A job's output at full speed, MiB/s, {arguments.repeats} repeats (load {os.getloadavg()[0]:.1f})"
     )
-    table(title, ["to a", "bare", "through oomproof", "ratio", "from, to", "checksums"], rows)
+    table(title, ["to a", "bare", "through oomproof", "ratio", "from, to", "relay.c", "checksums"], rows)
     print(f"\naim: 0.8 each: {'met' if all(row['ratio'] >= 0.8 for row in results.values()) else 'MISSED'}")
-    if not arguments.kind:
+    if not arguments.kind and not arguments.megabytes:
         save("output", {"repeats": arguments.repeats, "kinds": results})
 
 

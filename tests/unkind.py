@@ -1,6 +1,6 @@
 """Runs the tests where they like it least, one condition after the other, and prints who passed: `make unkind`.
 
-unkind.py [--suite SUITE] [-k WORD] [CONDITION …]: everything when nothing is named. Needs root for the boots and for the
+unkind.py [--suite SUITE] [-k WORD] [CONDITION …]: everything when nothing is named; "five at once" is five of them together. Needs root for the boots and for the
 ordinary user; a condition that cannot be had here is skipped, with the reason.
 """
 
@@ -19,7 +19,7 @@ import uuid
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def random_order(scratch: Path) -> Iterator[Setting]:
     yield Setting(words=["--random-order-bucket=global", f"--random-order-seed={seed}"])
 
 
-def booted(seconds_ago: float) -> Callable[[Path], Iterator[Setting]]:
+def booted(seconds_ago: float) -> Callable[[Path], AbstractContextManager[Setting]]:
     """A time namespace whose clocks began then. The kernel's log keeps its own clock, so it is out of reach there."""
 
     def condition(scratch: Path) -> Iterator[Setting]:
@@ -91,7 +91,7 @@ def another_machine(scratch: Path) -> Iterator[Setting]:
     yield Setting(prefix)
 
 
-def variables(**changed: str | None) -> Callable[[Path], Iterator[Setting]]:
+def variables(**changed: str | None) -> Callable[[Path], AbstractContextManager[Setting]]:
     def condition(scratch: Path) -> Iterator[Setting]:
         kept = {name: value for name, value in os.environ.items() if name not in changed}
         yield Setting(environment=kept | {name: value for name, value in changed.items() if value})
@@ -147,7 +147,29 @@ def ordinary_user(scratch: Path) -> Iterator[Setting]:
     yield Setting(["unshare", "--mount", "sh", "-c", script, "sh", *user], kept, ["-p", "no:cacheprovider"])
 
 
-CONDITIONS = {
+def together(
+    *conditions: Callable[[Path], AbstractContextManager[Setting]],
+) -> Callable[[Path], AbstractContextManager[Setting]]:
+    """Several at once: where there is no time for one after the other."""
+
+    @contextmanager
+    def condition(scratch: Path) -> Iterator[Setting]:
+        joined = Setting()
+        with ExitStack() as stack:
+            for part in conditions:
+                setting = stack.enter_context(part(scratch))
+                gone = set(os.environ) - set(setting.environment)
+                changed = set(setting.environment.items()) - set(os.environ.items())
+                kept = {name: value for name, value in joined.environment.items() if name not in gone}
+                joined = Setting(
+                    [*joined.prefix, *setting.prefix], kept | dict(changed), [*joined.words, *setting.words]
+                )
+            yield joined
+
+    return condition
+
+
+CONDITIONS: dict[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "random order": random_order,
     "booted a minute ago": booted(60),
     "booted 400 days ago": booted(400 * 86400),
@@ -158,6 +180,8 @@ CONDITIONS = {
     "every core busy": cores_busy,
     "ordinary user": ordinary_user,
 }
+_AT_ONCE = ("random order", "booted 400 days ago", "TZ=Asia/Kolkata", "LC_ALL=C", "HOME unset")
+ALL_CONDITIONS = {**CONDITIONS, "five at once": together(*(CONDITIONS[name] for name in _AT_ONCE))}
 
 
 def run(setting: Setting, suite: str, words: list[str], results: Path) -> Counter[str]:
@@ -179,13 +203,13 @@ def run(setting: Setting, suite: str, words: list[str], results: Path) -> Counte
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("condition", nargs="*", metavar="CONDITION", help=" · ".join(CONDITIONS))
+    parser.add_argument("condition", nargs="*", metavar="CONDITION", help=" · ".join(ALL_CONDITIONS))
     parser.add_argument(
         "--suite", choices=SUITES, action="append", help="unit or incidents; both when not given"
     )
     parser.add_argument("-k", dest="word", help="only the tests whose names match, as pytest's -k")
     asked = parser.parse_args()
-    if unknown := set(asked.condition) - set(CONDITIONS):
+    if unknown := set(asked.condition) - set(ALL_CONDITIONS):
         parser.error(f"no such condition: {', '.join(unknown)}")
     words = ["-k", asked.word] if asked.word else []
     rows = []
@@ -194,7 +218,7 @@ def main() -> int:
             print(f"\n== {name}: {suite}", flush=True)
             with tempfile.TemporaryDirectory(prefix="unkind-") as scratch:
                 try:
-                    with CONDITIONS[name](Path(scratch)) as setting:
+                    with ALL_CONDITIONS[name](Path(scratch)) as setting:
                         found = run(setting, suite, words, Path(scratch) / "results" / "junit.xml")
                         rows.append((name, suite, *(str(found[kind]) for kind in KINDS)))
                 except NotHere as reason:

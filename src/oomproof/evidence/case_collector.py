@@ -14,6 +14,7 @@ from oomproof.evidence.case_file import (
     CaseFile,
     Counters,
     ExitStatus,
+    HostSample,
     KeeperEvent,
     Missing,
     Settings,
@@ -27,7 +28,7 @@ from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.leaf import attempt_names
 from oomproof.leaf.command_lines import without_profiler
-from oomproof.machine import kernel_log, processes, shutdown
+from oomproof.machine import kernel_log, memory, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
 from oomproof.recording import spill_record
@@ -42,6 +43,7 @@ from oomproof.runner.run_flags import as_typed
 _AT_LIMIT = "of its limit"
 _ANOTHERS = (NOT_OURS, IN_VAIN)
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
+_MOST_OF = 0.98  # of the machine's memory, which ballooning may change a little
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
 
@@ -58,8 +60,8 @@ def collect(
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
     run, _ = load(Run(attempt.run_folder).info_file)
     run |= attempt.own_info()
-    started, why_not_started = load(attempt.started_file)
-    exited, why_no_exit = load(attempt.exit_file)
+    started, why_not_started = attempt.load_started()
+    exited, why_no_exit = attempt.load_exit()
     tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
         Missing(source, reason, "")
@@ -121,6 +123,14 @@ def collect(
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
 
 
+def _is_smaller(host: HostSample | None, proc: str) -> bool:
+    """Whether the samples had less in view than the machine has."""
+    try:
+        return host is not None and host.total < _MOST_OF * memory.read(proc).total
+    except (OSError, ValueError):
+        return False
+
+
 def _from_files(
     attempt: Attempt,
     run: dict[str, Any],
@@ -177,6 +187,7 @@ def _from_files(
         at_start=_counters(part(started, "counters")),
         at_death=_counters(part(exited, "counters")),
         host=tail.host,
+        in_container=boot == run_boot and _is_smaller(tail.host, proc),
         job=tail.job,
         adopted=run.get("adopted") is True,
         gpus=tail.gpus,

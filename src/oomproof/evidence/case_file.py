@@ -324,6 +324,7 @@ class CaseFile:
     at_start: Counters = Counters()
     at_death: Counters = Counters()
     host: HostSample | None = None
+    in_container: bool = False  # what ``host`` tells of is a cgroup above the run, smaller than the machine
     job: JobSample | None = None
     job_peak: int | None = None  # what it held at most, as ``recording/run_peak.py`` has it for everybody
     peak_source: str = "samples"

@@ -11,7 +11,6 @@ from oomproof.evidence.json_files import integer, number, part, string
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
-from oomproof.recording.state_files import load
 from oomproof.records import dataclass
 
 _SLACK = 5.0  # seconds around a run within which a kill may still be its own
@@ -64,8 +63,8 @@ class OurRuns:
 def _lives(run: Run) -> list[_Life]:
     lives = []
     for attempt in run.attempts():
-        started, _ = load(attempt.started_file)
-        exited, _ = load(attempt.exit_file)
+        started, _ = attempt.load_started()
+        exited, _ = attempt.load_exit()
         wall, boottime = number(started.get("wall")), number(started.get("boottime"))
         if wall is None or boottime is None:
             continue
@@ -106,7 +105,7 @@ def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]
             ]
             if not sent:
                 continue
-            started, _ = load(attempt.started_file)
+            started, _ = attempt.load_started()
             tail = last_samples(attempt.recording_file)
             last = sent[-1]
             leader = integer(part(started, "job").get("pid"))

@@ -19,7 +19,6 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.run_peak import figures_of
 from oomproof.recording.series import HostRow, JobRow
-from oomproof.recording.state_files import load
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import format_size
 
@@ -33,7 +32,7 @@ class _Cut:
 
     def __init__(self, run: Run, attempt: Attempt) -> None:
         self.run, self.attempt = run, attempt
-        self.started, _ = load(attempt.started_file)
+        self.started, _ = attempt.load_started()
         self.recording = attempt.recording()
         told = string(self.started.get("boot_id")) or string(run.info.get("boot_id"))
         self.boot_id = told or self.recording.meta.get("boot_id") or ""
@@ -239,7 +238,7 @@ def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
         if run.id == cut_run.run.id or run.argv != cut_run.run.argv or not run.argv:
             continue
         for attempt in run.attempts():
-            exited, _ = load(attempt.exit_file)
+            exited, _ = attempt.load_exit()
             peak = figures_of(attempt).peaks.use if exited else None
             if isinstance(peak, int):
                 (whole if exited.get("code") == 0 else cut_short).append(peak)

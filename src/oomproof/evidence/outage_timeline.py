@@ -9,7 +9,6 @@ from oomproof.evidence.outage_facts import HostPoint
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
 from oomproof.recording.series import shown_kind
-from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
 _BEFORE = 900.0
@@ -73,7 +72,7 @@ def _ended_before(
     for run in known:
         if run.id in alive or run.info.get("boot_id") != boot_id:
             continue
-        exited, _ = load(run.attempt.exit_file)
+        exited, _ = run.attempt.load_exit()
         at = number(exited.get("wall"))
         if at is not None and 0 <= last - at <= _BEFORE:
             how = (

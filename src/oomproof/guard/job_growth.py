@@ -14,7 +14,8 @@ _HISTORY = 600  # points kept for the forecast, one a second: ten minutes
 _BLINK = 0.3  # seconds, as for the rate of what the job holds
 _LOOK_AGAIN = 0.2  # seconds; near a limit there are a hundred looks a second
 _PEAK_WINDOW = 5.0  # seconds, or two steps of the job: its highest point is in there
-_FORECAST_EVERY = 10.0
+# A job that fills its limit in twenty seconds would else be asked to stop before the second forecast, never warned.
+_FORECAST_EVERY, _FORECAST_EVERY_NEAR = 10.0, 1.0
 # A cache or a buffer that fills looks like a leak until it is full: with a limit 5 % above its peak, it ends with a
 # twentieth of its growth left to the limit.
 _SEEN_LONGER = 20.0
@@ -32,7 +33,7 @@ class JobGrowth:
         self.is_sure = False  # whether the growth behind ``time_to_full`` will hardly end by itself
         self._charged, self._new_highs = growth.Lasting(), growth.NewHighs(_BLINK)
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
-        self._next_forecast = 0.0
+        self._forecast_at = float("-inf")
         self._lasted = (float("-inf"), 0.0)  # when growth that lasts was looked for, and what was found
         self._since: float | None = None  # since when each forecast has found growth
         self._peak_headroom: int | None = None
@@ -83,10 +84,13 @@ class JobGrowth:
             history.clear()
         elif self.warm_up.counts(t) and (not history or t - history[-1][0] >= 0.9):
             history.append((t, use))
-        if t >= self._next_forecast:
+        limit, left = self._settings.limit, self.time_to_full
+        shown = bool(history) and t - history[0][0] >= _FORECAST_EVERY
+        close = shown and limit is not None and headroom <= limit * EARLY_SHARE
+        near = close or (left is not None and left < 300)
+        if t - self._forecast_at >= (_FORECAST_EVERY_NEAR if near else _FORECAST_EVERY):
+            self._forecast_at = t
             self.time_to_full = self._forecast(t, use, headroom)
-            near = self.time_to_full is not None and self.time_to_full < 300
-            self._next_forecast = t + (1.0 if near else _FORECAST_EVERY)
 
     def _forecast(self, t: float, use: int, headroom: int) -> float | None:
         """Never for longer than the growth was seen."""

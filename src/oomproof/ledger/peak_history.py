@@ -43,7 +43,7 @@ def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
     learnt = False
     for run in _attempts_of(newest_runs(_LOOKED_AT)):
         attempt = run.attempt
-        if _id(run) in known or attempt.verdict_file.exists() or not attempt.exit_json_file.exists():
+        if _id(run) in known or attempt.verdict_file.exists() or not attempt.has_ended():
             continue
         if (run.info.get("claim") or {}).get("key") != key or run.elsewhere() is not None:
             continue

@@ -11,7 +11,7 @@ from pathlib import Path
 from oomproof.leaf import attempt_names
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any, Protocol, overload
 from oomproof.recording import json_shapes
-from oomproof.recording.state_files import append_line, read_json, read_lines
+from oomproof.recording.state_files import append_line, load, read_json, read_lines
 from oomproof.records import dataclass
 
 if TYPE_CHECKING:
@@ -105,15 +105,24 @@ class Attempt:
         """Whether a job was started in it; also when one of its files is lost."""
         return any(
             os.path.exists(path) for path in (self.started_file, self.exit_json_file, self.recording_file)
-        )
+        ) or bool(self._spare(self.started_file))
 
     def started(self) -> dict[str, Any]:
-        value = read_json(self.started_file) or self._spare(self.started_file)
-        return json_shapes.shaped(value, json_shapes.STARTED)
+        return json_shapes.shaped(self.load_started()[0], json_shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        value = read_json(self.exit_file) or self._spare(self.exit_json_file)
-        return json_shapes.shaped(value, json_shapes.EXIT)
+        return json_shapes.shaped(self.load_exit()[0], json_shapes.EXIT)
+
+    def load_started(self) -> tuple[dict[str, Any], str | None]:
+        """As it was written, and why it is empty if it is."""
+        value, why_not = load(self.started_file)
+        spare = {} if value else self._spare(self.started_file)
+        return (spare, None) if spare else (value, why_not)
+
+    def load_exit(self) -> tuple[dict[str, Any], str | None]:
+        value, why_not = load(self.exit_file)
+        spare = {} if value else self._spare(self.exit_json_file)
+        return (spare, None) if spare else (value, why_not)
 
     def _spare(self, file: Path) -> dict[str, Any]:
         """The same file where the keeper put it when the disk took no more; another run may be moving it home just now."""

@@ -148,13 +148,14 @@ class _Packer:
 
 
 def _add_run(packer: _Packer, run: Run, number: int | None) -> None:
-    from oomproof.recording.state_files import read_json
-
     packer.json(run.info_file.name, run.info)
     attempt = run.attempt_of(number)
-    for path in (attempt.started_file, attempt.exit_file):
-        if path.exists():
-            packer.json(path.name.lstrip("."), read_json(path))
+    for path, (value, _) in (
+        (attempt.started_file, attempt.load_started()),
+        (attempt.exit_json_file, attempt.load_exit()),
+    ):
+        if value or path.exists():
+            packer.json(path.name, value)
     for path in sorted(attempt.agent_folder.glob(f"*-{FAULT}"))[-_AGENTS:]:
         packer.file("agent", path)
     lines = (

@@ -41,6 +41,7 @@ class Log:
         self._counted = time.monotonic()
         self._first = output.space_in_first()
         self.lost = 0
+        self._newest: list[bytes] = []  # of a copied stream, what waits
         self.pipe: tuple[int, int] | None = None
         self._null: int | None = None
 
@@ -57,8 +58,8 @@ class Log:
 
     @property
     def holds_back(self) -> bool:
-        """Whether something waits in the pipe."""
-        return self.pipe is not None and zero_copy.waiting(self.pipe[0]) > 0
+        """Whether something waits in the pipe, or in memory."""
+        return bool(self._newest) or (self.pipe is not None and zero_copy.waiting(self.pipe[0]) > 0)
 
     def write(self, data: bytes) -> None:
         """Of a stream that is copied: a terminal is never so fast that it had to be kept in parts."""
@@ -72,6 +73,16 @@ class Log:
     def write_some(self, data: bytes) -> None:
         self._count(len(data))
         self.output.write(data)
+
+    def keep(self, data: bytes) -> None:
+        """Of a stream that is copied, at any speed: what may not be written now waits in memory, as the rest does in the pipe."""
+        if self.may_write(len(data)):
+            self.write_some(data)
+            return
+        self._newest.append(data)
+        self.settle()
+        while sum(map(len, self._newest[1:])) >= _AT_ONCE // 2:
+            self.lost += len(self._newest.pop(0))
 
     def take_from(self, source: int, size: int) -> None:
         """Exactly so many bytes out of the job's pipe, which has them."""
@@ -111,14 +122,22 @@ class Log:
                 return
 
     def settle(self, all_of_it: bool = False) -> None:
-        """What waits in the pipe goes to the file, as far as that may be written now."""
+        """What waits goes to the file, as far as that may be written now."""
+        waits = sum(map(len, self._newest))
+        if waits and (self._allowed(waits) or all_of_it):
+            self._tell_gap()
+            newest, self._newest = self._newest, []
+            self.write_some(b"".join(newest))
         if self.pipe is None:
             return
         while (size := zero_copy.waiting(self.pipe[0])) and (self._allowed(size) or all_of_it):
-            if self.lost:
-                gap, self.lost = self.lost, 0
-                self.output.write(f"\n[oomproof: {format_size(gap)} of output not stored]\n".encode())
+            self._tell_gap()
             self._to_file(self.pipe[0], size)
+
+    def _tell_gap(self) -> None:
+        if self.lost:
+            gap, self.lost = self.lost, 0
+            self.output.write(f"\n[oomproof: {format_size(gap)} of output not stored]\n".encode())
 
     def _drop(self, above: int) -> None:
         """The oldest of what waits goes where more than that waits: half of it, so that it is not done for each page."""
@@ -314,11 +333,13 @@ class Streams:
     # Each of these passes on what is there and says whether there may be more.
 
     def _copy(self, fd: int) -> bool:
-        data = _read_some(fd, _AT_ONCE // 4)
+        """Into a file that is appended to (`>>`) and a socket, or where nothing can be moved."""
+        data = _read_some(fd, _AT_ONCE // 2)
         if not data:
             self._forget(fd)
             return False
-        self.log.write(data)
+        self.log.keep(data)
+        self._count(fd, len(data))
         target = self._target[fd]
         if target is not None and (error := self._terminal.stream_output(target, data)) is not None:
             raise _Lost(error)

@@ -218,6 +218,18 @@ def test_the_whole_machine_without_a_log_is_likely_at_most(attempt: Attempt) -> 
     check(attempt.verdict(), "oom-kill-global", "likely")
 
 
+@pytest.mark.parametrize("counted", [1, None])
+def test_a_full_container_without_a_log_is_no_whole_machine(attempt: Attempt, counted: int | None) -> None:
+    """Found where the kernel's log is closed: what the guard had in view was the container's limit, and that was full."""
+    if counted is None:
+        attempt.started["counters"] = attempt.counters(memcg_oom_kill=None, memcg_oom=None)
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=counted, memcg_oom=counted and 0, vmstat_oom_kill=8)
+    attempt.sample(available=20 * MIB)
+    attempt.kernel_lines = None
+    (attempt.proc / "meminfo").write_text(f"MemTotal: {1 << 30} kB\n")
+    assert "a cgroup above the job" in check(attempt.verdict(), "oom-kill-memcg", "likely").headline
+
+
 def test_vmstat_alone_with_short_memory(attempt: Attempt) -> None:
     attempt.started["counters"] = attempt.counters(memcg_oom_kill=None, memcg_oom=None)
     attempt.ended(signal=SIGKILL, memcg_oom_kill=None, memcg_oom=None, vmstat_oom_kill=8)

@@ -131,6 +131,16 @@ def test_a_leak_in_training_is_asked_in_time(rate: float, start: int, quiet: int
     assert done["ask"] <= done.get("term", done["kernel"]), "asked first"
 
 
+@pytest.mark.parametrize("begins", [0.0, 0.3, 0.6])
+def test_a_limit_that_is_full_in_twenty_seconds_is_warned_of_before_the_request(begins: float) -> None:
+    """As recorded of data kept in three forms: imports for five seconds, then 6 MiB/s. There was one forecast in the first
+    ten seconds, when the imports still hid the trend, and the next came after the request."""
+    rows = [(begins + tenth / 10, tenth / 10) for tenth in range(230)]
+    held = [(t, int((18 * since if since < 5 else 94 + 6.5 * (since - 5)) * MIB)) for t, since in rows]
+    done = replay(Recorded(held, []), 200 * MIB)
+    assert done["warn"] + 3.0 < done["ask"] < done["kernel"], done
+
+
 def test_a_leak_beyond_what_the_command_usually_holds_is_asked_sooner() -> None:
     series = training(5.0, 64)
     unknown, known = replay(series, 600 * MIB), replay(series, 600 * MIB, usual_peak=350 * MIB)

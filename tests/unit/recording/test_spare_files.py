@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers_disk import fill
 
+from oomproof.evidence.case_collector import collect
 from oomproof.recording import spare_files
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.runtime_folder import runtime_folder
@@ -41,6 +42,15 @@ def test_readers_find_it_and_it_comes_home(attempt: Attempt, small_disk: Path) -
     spare_files.bring_home()
     assert json.loads(attempt.exit_json_file.read_text()) == {"code": 5}
     assert not list((runtime_folder() / "spare").glob("*"))
+
+
+def test_the_verdict_knows_it_too(attempt: Attempt, small_disk: Path) -> None:
+    """Seen in chaos (seed 256): finished, and told that "how it ended is not known", which was then stored."""
+    end(attempt)
+    case = collect(attempt)
+    assert case.status is not None and case.status.code == 5
+    assert not {"started.json", "exit.json"} & {gap.source for gap in case.missing}
+    assert attempt.was_begun()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

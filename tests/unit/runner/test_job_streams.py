@@ -163,10 +163,12 @@ def test_a_disk_that_takes_no_more_is_told_as_such(
 
 
 @pytest.mark.skipif(not zero_copy.AVAILABLE, reason="no splice here")
-@pytest.mark.parametrize("to_pipe", [False, True])
-def test_a_flood_is_kept_in_parts_and_passed_on_whole(tmp_path: Path, to_pipe: bool) -> None:
+@pytest.mark.parametrize("to", ["file", "shared file", "pipe"])
+def test_a_flood_is_kept_in_parts_and_passed_on_whole(tmp_path: Path, to: str) -> None:
     """The first part of the log is whole, the end is there, and between them stands how much is not."""
-    read_end, write_end = os.pipe() if to_pipe else (-1, os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT))
+    to_pipe, append = to == "pipe", os.O_APPEND if to == "shared file" else 0
+    flags = os.O_RDWR | os.O_CREAT | append
+    read_end, write_end = os.pipe() if to_pipe else (-1, os.open(tmp_path / "out", flags))
     job = Job(tmp_path, write_end, cap=3 << 18)
     job.streams.log._rate, job.streams.log._left = 0, 0.0
     got = bytearray()

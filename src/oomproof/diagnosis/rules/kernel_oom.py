@@ -124,10 +124,11 @@ def _by_counters(case: CaseFile, headroom: Headroom) -> list[_Reading]:
             _Reading(_MACHINE, _MACHINE_TIGHT, "possible", f"{counted}; {headroom.phrase}"),
         ]
     flat = f"{counted}, its own limit did not fail; {headroom.phrase}"
-    if headroom.host_ample is False:
+    if headroom.host_ample is False:  # of a container's memory: its limit is what was full
+        full, other = (_ABOVE, _MACHINE) if case.in_container else (_MACHINE, _ABOVE)
         return [
-            _Reading(_MACHINE, _MACHINE_SHORT, "likely", flat),
-            _Reading(_ABOVE, _UNLIKELY, "possible", flat),
+            _Reading(full, _MACHINE_SHORT, "likely", flat),
+            _Reading(other, _UNLIKELY, "possible", flat),
         ]
     certainty: Certainty = "likely" if headroom.host_ample else "possible"
     return [
@@ -143,9 +144,10 @@ def _from_vmstat(case: CaseFile, death: Death, headroom: Headroom) -> list[Weigh
     counted = "the machine's OOM-kill counter moved while the job ran, but it counts everybody's"
     because = f"{counted}; {headroom.phrase}"
     if headroom.host_ample is False:
-        return [_claim(case, death, _Reading(_MACHINE, _VMSTAT_TIGHT, "likely", because))]
+        full = _ABOVE if case.in_container else _MACHINE
+        return [_claim(case, death, _Reading(full, _VMSTAT_TIGHT, "likely", because))]
     weight = _VMSTAT_AMPLE if headroom.host_ample else _VMSTAT_UNKNOWN
-    whose = _ABOVE if headroom.host_ample else _MACHINE
+    whose = _ABOVE if headroom.host_ample or case.in_container else _MACHINE
     return [_claim(case, death, _Reading(whose, weight, "possible", because))]
 
 
