@@ -319,6 +319,7 @@ class _VirtualRuns:
             allow_writes=self.allow_writes,
             tell=_show,
             card_of=self._card_of,
+            whole_epoch=False,  # what is cached beyond it can be given back
         )
         if sized.status:
             _tell(f"{plan}: {sized.sizing.refused}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,12 @@ _DROPOUT = torch.ops.aten.native_dropout.default  # makes its second result, the
 _GRADIENTS = torch.ops.aten.convolution_backward.default
 _ADD = torch.ops.aten.add.Tensor
 _BACKWARD = PARTS_OF_STEP.index(BACKWARD)
+
+
+@functools.cache
+def _is_made_of_others(func: Any) -> bool:
+    """A convolution with its bias, a norm: outside of `torch.inference_mode` only their parts come here."""
+    return bool(func.namespace == "aten" and func._can_decompose())
 
 
 class _Depth(threading.local):
@@ -59,6 +66,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         if whole is not None:  # in torch.inference_mode, which passes by the kernels in `library`
             with self:
                 return whole(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and _is_made_of_others(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         depth.inside += 1
         try:
             with torch._C.DisableTorchFunction():
