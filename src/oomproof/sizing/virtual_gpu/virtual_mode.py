@@ -51,6 +51,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.convolutions = self.matrices = 0  # how often
         self.widened: dict[str, int] = {}
         self.unfamiliar: dict[str, int] = {}  # operation → how often
+        self.solvers: set[str] = set()  # operations of linear algebra, which load a library of their own
         # bytes that kernels take for themselves, one after the other
         self.workspaces: Any = lambda *given: ()
         self.signatures = Signatures()
@@ -114,6 +115,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def _see_unfamiliar(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if is_familiar(func) or self.place_of(args, list(kwargs.values())) != GPU:
             return
+        if "linalg" in str(func):
+            self.solvers.add(str(func))
         size = possible(func, args, kwargs, out)
         if size:
             self.unfamiliar[str(func)] = self.unfamiliar.get(str(func), 0) + 1
