@@ -102,7 +102,13 @@ def _signatures_of(command: Sequence[str]) -> list[Mapping[str, Any]]:
         met.extend(result.get("signatures", []))
 
     sized = size_command(
-        list(command), time_limit=60.0, gpu_total=None, allow_writes=False, tell=tell, card_of=note
+        list(command),
+        time_limit=60.0,
+        gpu_total=None,
+        allow_writes=False,
+        tell=tell,
+        card_of=note,
+        whole_epoch=False,
     )
     if refused := sized.sizing.refused:
         raise OomproofError(

@@ -318,6 +318,7 @@ class _VirtualRuns:
             allow_writes=self.allow_writes,
             tell=show_line,
             card_of=self._card_of,
+            whole_epoch=False,  # what is cached beyond it can be given back
         )
         if sized.status:
             tell_line(f"{plan}: {sized.sizing.refused}")

@@ -43,6 +43,9 @@ A100 = Card(
     ),
 )
 
+# beside it, where linear algebra is used (cuSOLVER): determinants took 34 MiB, eigenvalues 98, in one job each, H200
+SOLVER, SOLVER_OF_EIGENVALUES = 34 * MIB, 98 * MIB
+
 # a model that only runs, sized from its files: of no one card
 RUNNING = Constant(
     300 * MIB, 766 * MIB, 900 * MIB,

@@ -32,7 +32,7 @@ from oomproof.sizing.host_figures import (
     loaders_of,
 )
 from oomproof.sizing.loader_memory import loader_memory
-from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
+from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS, WHOLE_EPOCH
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
@@ -67,23 +67,33 @@ def size_command(
     allow_writes: bool,
     tell: Callable[[str], None],
     card_of: CardOf = lambda result: None,
+    whole_epoch: bool = True,
 ) -> SizedScript:
     """``gpu_total``: 0 for a machine without a card, None where its size does not matter. ``card_of``: from what the virtual GPU
-    wrote down to the calibrated card for it, if there is one."""
+    wrote down to the calibrated card for it, if there is one. ``whole_epoch``: of batches of many shapes as many as there is time for are
+    followed, else three with the largest among them."""
     if shutil.which(argv[0]) is None:
         raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
     folder = tempfile.mkdtemp(prefix="oomproof-size-")
     try:
-        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes)
+        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch)
         return _answer(argv, folder, watched, gpu_total, tell, card_of)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(
-    argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool
+    argv: list[str],
+    folder: str,
+    time_limit: float,
+    gpu_total: int | None,
+    allow_writes: bool,
+    whole_epoch: bool = True,
 ) -> Watched:
-    environment = _environment(folder, time_limit, gpu_total)
+    environment = {
+        **_environment(folder, time_limit, gpu_total),
+        WHOLE_EPOCH: "1" if whole_epoch else "",
+    }
     with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
         return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
 

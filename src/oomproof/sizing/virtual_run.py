@@ -15,6 +15,7 @@ from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
+from oomproof.sizing.unsteady_cache import most_reserved
 
 # of a storage without a name: born in forward, backward, optimizer
 _BIRTHS = ("activations", "temporary", "temporary")
@@ -186,7 +187,10 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
-    more = {UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved)}
+    more = {
+        UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved),
+        UNSTEADY: max(0, most_reserved(run.events, expandable) - allocator.peak_reserved),
+    }
     if many := run.result.get("many_shapes"):
         more[EPOCH] = epoch_growth.beyond(reserved, many["seen"], many["batches"])
     return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
@@ -194,6 +198,7 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
 
 UNFAMILIAR = "operations whose own memory on a card is not known"
 EPOCH = "batches of further shapes"
+UNSTEADY = "large blocks that may not find their cached one"
 
 
 def _unfamiliar(run: VirtualRun, expandable: bool) -> int:
@@ -284,7 +289,18 @@ _MATRICES = ("mm.default", "attention", "linalg")
 
 
 def context_of(run: VirtualRun, card: Card) -> Constant:
-    """Less where no matrix is multiplied: that library is loaded when it is first used."""
+    """Less where no matrix is multiplied, more where one is taken apart: those libraries are loaded when they are first used."""
+    solvers = run.result.get("solvers", [])
+    if solvers:
+        eigenvalues = any(part in name for name in solvers for part in ("eig", "svd"))
+        more = card_constants.SOLVER_OF_EIGENVALUES if eigenvalues else card_constants.SOLVER
+        low, usual, high, source = (
+            card.context.low,
+            card.context.usual,
+            card.context.high,
+            card.context.source,
+        )
+        return Constant(low, usual + more, high + card_constants.SOLVER_OF_EIGENVALUES, source)
     operations = {str(signature.get("op")) for signature in run.result.get("signatures", [])}
     multiplies = run.result.get("matrices") or any(part in name for name in operations for part in _MATRICES)
     if not operations or run.result.get("recurrent") or multiplies:

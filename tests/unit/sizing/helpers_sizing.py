@@ -10,9 +10,9 @@ from pathlib import Path
 from oomproof.sizing import script_sizing, virtual_run
 
 
-def on_virtual_gpu(script: str, folder: Path) -> tuple[virtual_run.VirtualRun, str]:
+def on_virtual_gpu(script: str, folder: Path, seconds: float = 60.0) -> tuple[virtual_run.VirtualRun, str]:
     """What was logged, and what the script printed; its errors fail the test."""
-    environment = script_sizing._environment(str(folder), 60.0, None)
+    environment = script_sizing._environment(str(folder), seconds, None)
     command = [sys.executable, "-W", "ignore", "-c", script]
     ended = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240

@@ -13,6 +13,7 @@ from helpers_sizing import on_virtual_gpu
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from oomproof.sizing.virtual_gpu.largest_batches import _BatchPickler, larger_batch  # noqa: E402
+from oomproof.sizing.virtual_gpu.step_limits import WHOLE_EPOCH  # noqa: E402
 
 SCRIPT = """
 import torch
@@ -20,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 class Texts(Dataset):
     def __init__(self, longest):
-        self.lengths = [20 + index % 30 for index in range(400)]
-        self.lengths[333] = longest
+        self.lengths = [20 + index % 30 for index in range(48)]
+        self.lengths[33] = longest
     def __len__(self):
         return len(self.lengths)
     def __getitem__(self, index):
@@ -33,7 +34,8 @@ def padded(samples):
 seen = []
 model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-training = DataLoader(Texts(900), 4, shuffle=True, collate_fn=padded, num_workers=2)
+order = torch.Generator().manual_seed(0)  # the longest is in the ninth batch
+training = DataLoader(Texts(900), 4, shuffle=True, generator=order, collate_fn=padded, num_workers=2)
 evaluation = DataLoader(Texts(700), 8, collate_fn=padded)
 for epoch in range(3):
     for batch in training:
@@ -51,14 +53,24 @@ for epoch in range(3):
 def test_an_epoch_of_many_shapes_is_followed_and_the_largest_comes_last_and_first_in_an_evaluation(
     tmp_path: Path,
 ) -> None:
-    run, printed = on_virtual_gpu(SCRIPT, tmp_path)
+    run, printed = on_virtual_gpu(SCRIPT, tmp_path, seconds=600.0)  # the time does not matter
     lines = printed.splitlines()
     trained = [line for line in lines if line.startswith("train")]
-    assert trained[99] == "train 4 900" and run.result["steps"] >= 100
-    assert run.result["many_shapes"] == {"batches": 100, "seen": 100}
+    assert trained[11] == "train 4 900" and run.result["steps"] >= 12
+    assert run.result["many_shapes"] == {"batches": 12, "seen": 12}
     assert next(line for line in lines if line.startswith("eval")) == "eval 8 700"
     notes = " ".join(run.result["notes"])
     assert "the largest batch counts: int64 [4, 900]" in notes and "int64 [8, 700]" in notes
+
+
+def test_where_three_steps_are_enough_it_comes_in_the_third(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WHOLE_EPOCH, "")
+    run, printed = on_virtual_gpu(SCRIPT, tmp_path)
+    trained = [line for line in printed.splitlines() if line.startswith("train")]
+    assert trained[2] == "train 4 900" and "train 4 900" not in trained[:2]
+    assert not run.result["many_shapes"]
 
 
 def test_batches_of_one_shape_are_followed_for_three_steps(tmp_path: Path) -> None:

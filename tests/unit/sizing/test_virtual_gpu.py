@@ -297,3 +297,30 @@ def test_what_a_loader_holds_when_its_queue_is_full(tmp_path: Path) -> None:
     assert (loader["workers"], loader["prefetch"], loader["batch"], loader["settled"]) == (2, 2, 16384, True)
     assert loader["pinned"] == 16384
     assert loader["copied"] == 64 * 4096 // 2, "a page for each sample that a worker looks at"
+
+
+def test_in_inference_mode_an_operation_has_the_parts_that_it_has_elsewhere(tmp_path: Path) -> None:
+    """A teacher's convolutions take workspaces there too."""
+    run, _ = on_virtual_gpu(
+        """
+import torch
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(8 * 900, 4)).cuda()
+teacher = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 5), torch.nn.BatchNorm2d(16), torch.nn.MaxPool2d(2)).cuda().eval()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    images = torch.randn(16, 3, 32, 32).cuda()
+    with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
+        assert teacher(images).dtype is torch.bfloat16
+    net(images).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        tmp_path,
+    )
+    weights = [
+        signature["args"][1]["shape"]
+        for signature in run.result["signatures"]
+        if signature["op"] == "aten.convolution.default"
+    ]
+    assert [16, 3, 5, 5] in weights and [8, 3, 3, 3] in weights
+    assert not run.result["unfamiliar"]

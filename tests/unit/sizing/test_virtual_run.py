@@ -142,3 +142,12 @@ def test_batches_of_many_shapes_leave_room_for_the_rest_of_the_epoch() -> None:
 def test_a_distance_is_a_product_of_matrices_too() -> None:
     run = a_run([(1, MIB)], signatures=[{"op": "aten.convolution.default"}], matrices=1)
     assert virtual_run.context_of(run, virtual_run.ANY_CARD) == virtual_run.ANY_CARD.context
+
+
+def test_linear_algebra_loads_a_library_of_its_own() -> None:
+    card = virtual_run.ANY_CARD
+    usual = [
+        virtual_run.context_of(a_run([(1, MIB)], solvers=[name]), card).usual - card.context.usual
+        for name in ("aten._linalg_slogdet.default", "aten._linalg_eigh.default")
+    ]
+    assert usual == [34 * MIB, 98 * MIB]

@@ -50,6 +50,7 @@ class Flow:
         self.evaluated_at = 0
         self.token_cuts: list[int] = []  # events before each token of the generation under way
         self.tokens_left = 1
+        self.left_out = 0  # tokens of the generation that has just ended
         self.generations: list[dict[str, Any]] = []
         self.saves = CountedCheckpoints(tell)
         self.generates = False  # whether a model could
@@ -321,10 +322,28 @@ def end_generation(module: Any, flow: Flow) -> None:
             return unfinished(self, *args, **kwargs)
         if flow.tokens_left > 0:
             flow.generations.append({"cuts": flow.token_cuts[-4:], "left": flow.tokens_left})
+            flow.left_out = flow.tokens_left
         flow.token_cuts, flow.tokens_left = [], 1
         return False
 
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        flow.left_out = 0
+        made = generated(self, *args, **kwargs)
+        left, flow.left_out = flow.left_out, 0
+        return as_long(made, left) if left else made
+
+    generated = mixin.generate
+    mixin.generate = generate
     criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
+
+
+def as_long(made: Any, left: int) -> Any:
+    """What was generated, with the tokens that were left out: a script may train on it."""
+    if isinstance(made, torch.Tensor):
+        return torch.cat([made, made.new_zeros(made.shape[0], left)], 1) if made.dim() == 2 else made
+    if isinstance(getattr(made, "sequences", None), torch.Tensor):
+        made.sequences = as_long(made.sequences, left)
+    return made
 
 
 def _sequence() -> int:

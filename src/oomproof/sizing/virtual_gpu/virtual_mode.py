@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,12 @@ _ADD = torch.ops.aten.add.Tensor
 _BACKWARD = PARTS_OF_STEP.index(BACKWARD)
 
 
+@functools.cache
+def _is_made_of_others(func: Any) -> bool:
+    """A convolution with its bias, a norm: outside of `torch.inference_mode` only their parts come here."""
+    return bool(func.namespace == "aten" and func._can_decompose())
+
+
 class _Depth(threading.local):
     inside = 0  # an operation on fake tensors is under way: its own look at `device` must see what torch has
 
@@ -44,6 +51,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.convolutions = self.matrices = 0  # how often
         self.widened: dict[str, int] = {}
         self.unfamiliar: dict[str, int] = {}  # operation → how often
+        self.solvers: set[str] = set()  # operations of linear algebra, which load a library of their own
         # bytes that kernels take for themselves, one after the other
         self.workspaces: Any = lambda *given: ()
         self.signatures = Signatures()
@@ -59,6 +67,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         if whole is not None:  # in torch.inference_mode, which passes by the kernels in `library`
             with self:
                 return whole(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and _is_made_of_others(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         depth.inside += 1
         try:
             with torch._C.DisableTorchFunction():
@@ -104,6 +115,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def _see_unfamiliar(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if is_familiar(func) or self.place_of(args, list(kwargs.values())) != GPU:
             return
+        if "linalg" in str(func):
+            self.solvers.add(str(func))
         size = possible(func, args, kwargs, out)
         if size:
             self.unfamiliar[str(func)] = self.unfamiliar.get(str(func), 0) + 1
