@@ -27,6 +27,7 @@ from oomproof.sizing import calibrated_card, calibration, measured_workspaces, v
 from oomproof.sizing.calibrated_card import CalibratedCard, mib, signature_key
 
 MIB = 1 << 20
+_KNOWN = ("convolution", "attention", "norm_backward", "embedding_dense_backward")
 SOURCE = Path(__file__).parents[2] / "src"
 MEASURED = Path(__file__).parents[1] / "results" / "sizing-jobs-h200.jsonl"
 SIGNATURES = Path(__file__).with_name("signatures.jsonl.gz")
@@ -113,7 +114,8 @@ def operations(
 
 def collect(folder: Path, path: Path) -> None:
     """Convolutions and attention before matrices, largest operands first: if time runs out, the small ones are missing. What
-    cuDNN searches for takes a second each, and comes behind the other convolutions."""
+    cuDNN searches for takes a second each, and comes behind the other convolutions; unfamiliar operations, which may end the process
+    that tries them, come last."""
     seen: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("*/*.json")):
         if file.stem.isdigit():
@@ -127,9 +129,10 @@ def collect(folder: Path, path: Path) -> None:
         return sum(_product(shape) for shape in shapes)
 
     def group(signature: dict[str, Any]) -> int:
-        return (
-            2 if signature["op"].endswith("mm.default") else int(signature["flags"].get("benchmark", False))
-        )
+        if signature["op"].endswith("mm.default"):
+            return 2
+        known = any(part in signature["op"] for part in _KNOWN)
+        return int(signature["flags"].get("benchmark", False)) if known else 3
 
     ordered = sorted(seen.values(), key=lambda item: (group(item), -size(item), signature_key(item)))
     text = "".join(json.dumps(signature, separators=(",", ":")) + "\n" for signature in ordered)

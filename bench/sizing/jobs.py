@@ -170,19 +170,62 @@ FRESH2: dict[str, str] = {
     "mixer-128-compiled": "other_loops.py compiled_mixer --batch 128",
 }
 
+# A third set, likewise: what people train today beyond the first three; six of them feed batches of many lengths, for a whole epoch.
+FRESH3: dict[str, str] = {
+    "conformer-16-lengths": "speech_recipes.py conformer --batch 16 --steps 60",
+    "vocoder-16": "speech_recipes.py vocoder --batch 16",
+    "hubert-8-units-fp16": "speech_recipes.py units --batch 8",
+    "selective-scan-8x1024": "long_sequences.py scan --batch 8 --layers 6 --amp",
+    "long-convolutions-8x4096": "long_sequences.py convolutions --batch 8 --length 4096 --amp",
+    "linear-attention-16x1024": "long_sequences.py linear --batch 16",
+    "packed-texts-4x2048": "long_sequences.py packed --batch 4 --length 2048 --width 768 --amp",
+    "latents-32x8192": "long_sequences.py latents --batch 32 --amp",
+    "mesh-400k-edges": "molecules_and_meshes.py mesh",
+    "forces-64-sizes": "molecules_and_meshes.py forces --batch 64 --steps 60",
+    "fourier-operator-16": "molecules_and_meshes.py operator --batch 16",
+    "detr-4-sides": "dense_recipes.py detr --batch 4 --steps 40",
+    "pyramid-8x512-ema": "dense_recipes.py pyramid --batch 8",
+    "flow-2x384": "dense_recipes.py flow --batch 2 --size 384",
+    "resolution-16x256-fp16": "dense_recipes.py resolution --batch 16 --size 256",
+    "feature-teacher-96": "dense_recipes.py features --batch 96 --size 224",
+    "vqgan-8x256": "generative_recipes.py vqgan --batch 8",
+    "glow-16x128": "generative_recipes.py glow --batch 16 --size 128",
+    "style-32x128-r1": "generative_recipes.py style --batch 32",
+    "matching-16-two-streams": "generative_recipes.py matching --batch 16",
+    "video-8x16-fp16": "generative_recipes.py video --batch 8",
+    "towers-8192-bags": "ranking_recipes.py towers --batch 8192",
+    "crosses-16384": "ranking_recipes.py crosses --batch 16384",
+    "sessions-512x200": "ranking_recipes.py sessions --batch 512",
+    "sentences-64-lengths": "ranking_recipes.py sentences --batch 64 --steps 80",
+    "grpo-32x512": "alignment_recipes.py grpo --batch 32 --steps 3",
+    "rewards-8x1024-fp16": "alignment_recipes.py rewards --batch 8 --length 1024",
+    "directions-8x1024": "alignment_recipes.py directions --batch 8 --length 1024",
+    "llama-lion-8x512": "alignment_recipes.py lion --batch 8",
+    "llama-shampoo-8x512": "alignment_recipes.py shampoo --batch 8",
+    "instructions-8-lengths": "alignment_recipes.py lengths --batch 8 --steps 70",
+    "trainer-summaries-8-lengths": "framework_recipes.py summaries --batch 8",
+    "trainer-photos-48-fp16": "framework_recipes.py photos --batch 48",
+    "lightning-judged-vae-128": "framework_recipes.py adversaries --batch 128",
+    "regnet_x_8gf-48x286-bf16": "vision.py regnet_x_8gf --batch 48 --size 286 --amp bfloat16 --channels-last",
+    "swin_b-32x250-fp16": "vision.py swin_b --batch 32 --size 250 --amp float16 --optimizer AdamW",
+    "llama-compiled-8x512": "alignment_recipes.py compiled --batch 8",
+}
+EVERY = {**JOBS, **FRESH, **FRESH2, **FRESH3}
+
 
 def command(name: str) -> list[str]:
     """The program's file and its arguments."""
-    program, *arguments = {**JOBS, **FRESH, **FRESH2}[name].split()
+    program, *arguments = EVERY[name].split()
     if program.startswith("@"):
         return [os.path.join(os.environ["OOMPROOF_PROGRAMS"], program[1:]), *arguments]
     return [str(PROGRAMS / program), *arguments]
 
 
 def half(name: str) -> str:
-    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``."""
-    if name in FRESH or name in FRESH2:
-        return "fresh" if name in FRESH else "fresh2"
+    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``, ``fresh3``."""
+    for part, jobs in (("fresh", FRESH), ("fresh2", FRESH2), ("fresh3", FRESH3)):
+        if name in jobs:
+            return part
     ordered = sorted(JOBS, key=lambda job: hashlib.sha256(job.encode()).hexdigest())
     return "tuning" if ordered.index(name) < len(ordered) // 2 else "reporting"
 
@@ -190,8 +233,4 @@ def half(name: str) -> str:
 def wanted(only: str) -> list[str]:
     """``only``: a half, or names with commas between; empty for the sixty."""
     names = only.split(",")
-    return [
-        name
-        for name in {**JOBS, **FRESH, **FRESH2}
-        if half(name) in names or name in names or (not only and name in JOBS)
-    ]
+    return [name for name in EVERY if half(name) in names or name in names or (not only and name in JOBS)]

@@ -1,9 +1,10 @@
 """All that a card is needed for to judge one set of jobs, in one bounded call that may be repeated until it says it is done.
 
-    python bench/sizing/on_card.py FOLDER --set fresh2 --kept KEPT --signatures FILE [--seconds 480]
+    python bench/sizing/on_card.py FOLDER --set fresh3 --kept KEPT --signatures FILE [--seconds 480]
 
 FOLDER gets `took.jsonl` (each job measured), `card.json` (the committed card's file and the jobs' own operations), `caps.json` and
-`capped.jsonl` (each job again, its allocator held to our calibrated *high* less the context), `calibrated.jsonl` (predicted and taken).
+`capped.jsonl` (each job again, its allocator held to our calibrated *high* less the context), `calibrated.jsonl` (predicted and taken),
+`traces.tar` (what the allocator was asked by the jobs that are off by more than 1.5 %, worst first, as long as there is time and room).
 KEPT is what predict.py --keep wrote without a GPU, a folder or a .tar.gz of it: nothing of what was measured goes into it.
 """
 
@@ -19,13 +20,15 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CARD = HERE.parent / "results" / "sizing-card-h200.json.gz"
+CARD = HERE.parent / "results" / "sizing-fresh2-card-h200.json.gz"
+MISS = 0.015
+TRACES = 15 << 20  # bytes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", default="fresh2")
+    parser.add_argument("--set", default="fresh3")
     parser.add_argument("--kept", type=Path, required=True)
     parser.add_argument("--signatures", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
@@ -62,7 +65,27 @@ def main() -> None:
         step(*report, "--caps", caps)
     step("measure.py", capped, "--only", args.set, "--caps", caps, wants_time=True)
     step(*report, "--capped", capped)
+    for name in _missed(rows):
+        step("measure.py", args.folder / "traced.jsonl", "--only", name, "--traces", args.folder / "traces")
+        _pack(args.folder / "traces", args.folder / "traces.tar")
     print("done", flush=True)
+
+
+def _missed(rows: Path) -> list[str]:
+    """Worst first."""
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    errors = {row["job"]: abs(row["calibrated"] / row["device"] - 1) for row in found}
+    return sorted((name for name in errors if errors[name] > MISS), key=lambda name: -errors[name])
+
+
+def _pack(folder: Path, target: Path) -> None:
+    """The oldest first, as many as may be."""
+    size = 0
+    with tarfile.open(target, "w") as archive:
+        for file in sorted(folder.glob("*.gz"), key=lambda file: file.stat().st_mtime):
+            size += file.stat().st_size
+            if size <= TRACES:
+                archive.add(file, file.name)
 
 
 def _unpacked(kept: Path, folder: Path) -> Path:

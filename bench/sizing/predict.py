@@ -1,6 +1,6 @@
 """What `oomproof size` says of the sixty jobs, without a GPU: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--python PYTHON] [--keep FOLDER]
+    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--python PYTHON] [--keep FOLDER] [--limit SECONDS]
 
 PYTHON has torch, torchvision, transformers, lightning and accelerate. ``--keep`` copies what the virtual GPU wrote down.
 """
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds, as size --time-limit")
     args = parser.parse_args()
     done = (
         {json.loads(line)["job"] for line in args.rows.read_text().splitlines()}
@@ -43,7 +44,9 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder, args.rows.open("a") as file:
             print(
-                json.dumps({"job": name, "half": half(name), **predicted(name, args.python, folder)}),
+                json.dumps(
+                    {"job": name, "half": half(name), **predicted(name, args.python, folder, args.limit)}
+                ),
                 file=file,
             )
             if args.keep:
@@ -56,11 +59,11 @@ def main() -> None:
         print(args.rows.read_text().splitlines()[-1], flush=True)
 
 
-def predicted(name: str, python: str, folder: str) -> dict[str, object]:
+def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, object]:
     file = command(name)[0]
     os.chdir(os.path.dirname(file) if not file.startswith(str(PROGRAMS)) else PROGRAMS)
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    watched = script_sizing._run([python, "-W", "ignore", *command(name)], folder, 60.0, 139 << 30, True)
+    watched = script_sizing._run([python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True)
     seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = {"seconds": round(seconds, 1), "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
             "host": watched.peak // MIB}  # fmt: skip

@@ -74,6 +74,16 @@ def most_of_it(case: CaseFile) -> str:
     return ""
 
 
+def held_mostly_in(case: CaseFile) -> str:
+    """The variable that held most of what the job did, at its only census; empty where none did. Whether it grew is not known."""
+    last = case.censuses[-1]
+    largest = max(last.things, key=lambda thing: thing.ram, default=None)
+    if largest is None or largest.ram < _MOST * _held(case):
+        return ""
+    place = where(largest, case.started_wall or 0.0)
+    return f"{largest.name}, a {largest.what} ({place}), held {format_size(largest.ram)} of it"
+
+
 def copied_by_workers(case: CaseFile, each: int) -> str:
     """The Python objects of the main process that its workers copy by reading them, where a worker grew by no more than those
     take; empty where none are so many. What tensors and arrays hold is shared."""

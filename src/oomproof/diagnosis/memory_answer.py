@@ -186,12 +186,15 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
     return kept_in(case, growth)
 
 
-def _most_of_it(case: CaseFile) -> str:
+def _most_of_it(case: CaseFile) -> tuple[str, str]:
+    """The variable that grew to most of what the job held; and where only one look was had, the one that held most."""
     if not case.censuses:
-        return ""
-    from oomproof.diagnosis.data_copies import most_of_it
+        return "", ""
+    from oomproof.diagnosis.data_copies import held_mostly_in, most_of_it
 
-    return most_of_it(case)
+    if len(case.censuses) == 1:
+        return "", held_mostly_in(case)
+    return most_of_it(case), ""
 
 
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
@@ -229,7 +232,9 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     else:
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
-    largest = _most_of_it(case)
+    largest, held = _most_of_it(case)
+    if held:
+        told = (*told, held)
     if largest:
         following = f"most of it was in {largest}: keep less in it; or {following}"
         kept = Remedy(f"keep less in {largest}", change=Change("code", "growth"))

@@ -25,11 +25,21 @@ def applied(run: VirtualRun, card: CalibratedCard) -> VirtualRun:
         **run.result,
         "kinds": kinds,
         "marks": [(2 * moved[min(int(at) // 2, len(run.events))], name) for at, name in run.result.get("marks", [])],
+        "step_ends": [moved[min(int(at), len(run.events))] for at in run.result.get("step_ends", [])],
+        "unfamiliar": _still_unfamiliar(run.result.get("unfamiliar", {}), signatures, unknown),
         "measured": len(signatures) - len(unknown),
         "unmeasured": len(unknown),
         "unmeasured_convolutions": sum("convolution" in signature["op"] for signature in unknown),
     }  # fmt: skip
     return replace(run, result=result, events=events, births=births)
+
+
+def _still_unfamiliar(
+    counts: Mapping[str, int], signatures: list[dict[str, Any]], unknown: list[dict[str, Any]]
+) -> dict[str, int]:
+    """Operations of which not every kind was measured."""
+    tried, missing = ({str(signature["op"]) for signature in some} for some in (signatures, unknown))
+    return {name: count for name, count in counts.items() if name in missing or name not in tried}
 
 
 def _parts(history: list[int], places: int) -> list[list[int]]:

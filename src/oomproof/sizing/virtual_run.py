@@ -10,7 +10,7 @@ from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants
+from oomproof.sizing import card_constants, epoch_growth
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
@@ -32,6 +32,7 @@ PARTS = (
 )
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
+_NAMED = 4  # operations in a note
 
 
 @dataclass
@@ -47,12 +48,14 @@ class VirtualRun:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Bytes: the allocator's two peaks, the parts at the peak of live tensors, and the peak of each phase."""
+    """Bytes: the allocator's two peaks, the parts at the peak of live tensors, and the peak of each phase. ``more``: what may be reserved beyond
+    that, by reason."""
 
     allocated: int
     reserved: int
     parts: Mapping[str, int]
     phases: Mapping[str, int]
+    more: Mapping[str, int] = field(default_factory=dict)
 
 
 def read(folder: str) -> VirtualRun | None:
@@ -121,6 +124,9 @@ def with_generations(run: VirtualRun) -> VirtualRun:
             continue
         made = len(longer) - len(run.events)
         run.result["notes"].append(f"generate: the last {left} tokens were calculated from the first")
+        run.result["step_ends"] = [
+            at + made if at >= cuts[-1] else at for at in run.result.get("step_ends", [])
+        ]
         run.result["marks"] = [
             (at + 2 * made if at // 2 >= cuts[-1] else at, name) for at, name in run.result["marks"]
         ]
@@ -160,7 +166,10 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     phases: dict[str, int] = {}
     phase, following = "load", 0
     peak, peak_at = 0, 0
+    ends, reserved = set(run.result.get("step_ends", [])), []
     for index, (name, size) in enumerate(run.events):
+        if index in ends:
+            reserved.append(allocator.reserved)
         while following < len(marks) and marks[following][0] <= index:
             phase = marks[following][1]
             following += 1
@@ -180,7 +189,24 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
-    return Replay(peak, allocator.peak_reserved + grown, parts, phases)
+    more = {UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved)}
+    if many := run.result.get("many_shapes"):
+        more[EPOCH] = epoch_growth.beyond(reserved, many["seen"], many["batches"])
+    return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
+
+
+UNFAMILIAR = "operations whose own memory on a card is not known"
+EPOCH = "batches of further shapes"
+
+
+def _unfamiliar(run: VirtualRun, expandable: bool) -> int:
+    """What is reserved where each operation that nobody knows takes as much again as it reads and makes."""
+    possible = {int(number): size for number, size in run.result.get("possible", {}).items()}
+    if not possible:
+        return 0
+    allocator = CachingAllocator(expandable)
+    allocator.replay([(number, possible.get(number, size)) for number, size in run.events])
+    return allocator.peak_reserved
 
 
 def host_parts(run: VirtualRun) -> dict[str, int]:
@@ -253,17 +279,17 @@ def gpu_estimate(
     wide = int(found.reserved * (spread + sum(widths(run.result).values())))
     if searched:
         wide = max(wide, card_constants.BENCHMARK_LEAST)
-    high = context.high + searching + found.reserved + wide
+    high = context.high + searching + found.reserved + wide + sum(found.more.values())
     return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
 
 
-_NO_MATRICES = ("convolution", "norm_backward", "embedding_dense_backward")
+_MATRICES = ("mm.default", "attention", "linalg")
 
 
 def context_of(run: VirtualRun, card: Card) -> Constant:
     """Less where no matrix is multiplied: that library is loaded when it is first used."""
     operations = {str(signature.get("op")) for signature in run.result.get("signatures", [])}
-    multiplies = not all(any(part in name for part in _NO_MATRICES) for name in operations)
+    multiplies = run.result.get("matrices") or any(part in name for name in operations for part in _MATRICES)
     if not operations or run.result.get("recurrent") or multiplies:
         return card.context
     context = card.context
@@ -292,6 +318,13 @@ def widening_notes(result: Mapping[str, Any], on_card: bool = True) -> Iterator[
     """What makes the card's interval wider, or a figure larger than it may be."""
     for reason, share in widths(result).items() if on_card else ():
         yield f"high is {share:.0%} higher: {reason}"
+    if on_card and result.get("unfamiliar"):
+        names = sorted({str(name).removeprefix("aten.").split(".")[0] for name in result["unfamiliar"]})
+        named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        yield f"high allows for {UNFAMILIAR}: {named}"
+    if many := result.get("many_shapes"):
+        of = f"{many['batches']} of an epoch" if many["batches"] is not None else "a stream"
+        yield f"batches differ in shape, and the allocator's cache grows with each new one: {many['seen']} of {of} were followed"
     for what, count in result["widened"].items():
         yield f"{what} ({count}×): counted as if every element were taken"
 

@@ -112,6 +112,13 @@ def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named
     )
 
 
+def test_what_one_look_saw_is_told_and_not_called_growth(attempt: Attempt) -> None:
+    verdict = stopped(attempt, censuses=(census(thing("rows", 400 * MIB), thing("model", 80 * MIB)),))
+    assert "rows, a list of 3,000 dict (prep.py in main()), held 400 MiB of it" in verdict.why
+    assert "keep less" not in verdict.next
+    assert "rows" not in stopped(attempt, censuses=(census(thing("rows", 200 * MIB)),)).why
+
+
 def test_what_workers_copy_by_reading_is_named(attempt: Attempt) -> None:
     leak = Growth(
         "growing",

@@ -48,14 +48,24 @@ for epoch in range(3):
 """
 
 
-def test_it_comes_in_the_third_step_and_first_in_an_evaluation(tmp_path: Path) -> None:
+def test_an_epoch_of_many_shapes_is_followed_and_the_largest_comes_last_and_first_in_an_evaluation(
+    tmp_path: Path,
+) -> None:
     run, printed = on_virtual_gpu(SCRIPT, tmp_path)
     lines = printed.splitlines()
     trained = [line for line in lines if line.startswith("train")]
-    assert trained[2] == "train 4 900" and "train 4 900" not in trained[:2]
+    assert trained[99] == "train 4 900" and run.result["steps"] >= 100
+    assert run.result["many_shapes"] == {"batches": 100, "seen": 100}
     assert next(line for line in lines if line.startswith("eval")) == "eval 8 700"
     notes = " ".join(run.result["notes"])
     assert "the largest batch counts: int64 [4, 900]" in notes and "int64 [8, 700]" in notes
+
+
+def test_batches_of_one_shape_are_followed_for_three_steps(tmp_path: Path) -> None:
+    alike = SCRIPT.replace("20 + index % 30", "20").replace("= longest", "= 20")
+    run, printed = on_virtual_gpu(alike, tmp_path)
+    first = printed.split("eval")[0]
+    assert first.count("train 4 20") <= 4 and not run.result["many_shapes"]
 
 
 class _Loader:

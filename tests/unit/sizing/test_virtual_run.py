@@ -125,3 +125,20 @@ def test_two_threads_that_end_at_once_write_one_whole_result(tmp_path: Path) -> 
             pool.map(virtual_start._write, [str(tmp_path)] * 8, [result] * 8)
         )  # an error of theirs is one of ours
     assert json.loads((tmp_path / f"{os.getpid()}.json").read_text())["kinds"] == result["kinds"]
+
+
+def test_batches_of_many_shapes_leave_room_for_the_rest_of_the_epoch() -> None:
+    events = [(number, 20 * MIB) for number in range(1, 11)]
+    steps = {"step_ends": list(range(1, 10)), "notes": [], "widened": {}}
+    followed = a_run(events, **steps, many_shapes={"batches": 9, "seen": 9})
+    begun = a_run(events, **steps, many_shapes={"batches": 900, "seen": 9})
+    assert virtual_run.replay(followed).more[virtual_run.EPOCH] == 0
+    assert virtual_run.replay(begun).more[virtual_run.EPOCH] == 20 * MIB
+    high = [virtual_run.gpu_estimate(run)[0].high for run in (followed, begun)]
+    assert high[1] - high[0] == 20 * MIB
+    assert "9 of 900 of an epoch were followed" in " ".join(virtual_run.widening_notes(begun.result))
+
+
+def test_a_distance_is_a_product_of_matrices_too() -> None:
+    run = a_run([(1, MIB)], signatures=[{"op": "aten.convolution.default"}], matrices=1)
+    assert virtual_run.context_of(run, virtual_run.ANY_CARD) == virtual_run.ANY_CARD.context

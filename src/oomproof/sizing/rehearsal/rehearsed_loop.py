@@ -34,6 +34,7 @@ class RehearsedLoop:
         self.pid = os.getpid()
         self.began: float | None = None  # the first batch, or backward
         self.steps = self.passes = self.loaders = 0
+        self.wanted = STEPS  # as LoaderFlow asks: more are waited for by `settling`
         self._switched_last: Any = None  # the module that was last switched over, weakly
         self.switched_since_step = False
         self.eval_lives: list[tuple[int, int]] = []  # batches of the evaluation, and what was alive then

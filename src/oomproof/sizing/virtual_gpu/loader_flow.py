@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import dataloader
 
 from .largest_batches import larger_batch, shapes
+from .many_shapes import ManyShapes
 from .nested_tensors import tensors
 from .sample_sizes import sample_size
 from .step_limits import STEPS
@@ -40,6 +41,7 @@ class LoaderFlow:
         self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
         self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
         self.patience = flow.limit  # seconds, for all of them
+        self.many = ManyShapes(flow)
         self.larger: dict[int, Any] = {}  # dataset → the largest batch, where samples differ in size
 
     def install(self) -> None:
@@ -67,7 +69,7 @@ class LoaderFlow:
 
     def _before(self, iterator: Any) -> None:
         """Epochs are cut to one batch, evaluations to a few, so that nobody waits for ever."""
-        if self.flow.steps < STEPS:
+        if self.flow.steps < self.flow.wanted:
             self._before_training(iterator)
             return
         taken = iterator.__dict__.get("_virtual_taken", 0)
@@ -83,10 +85,11 @@ class LoaderFlow:
     def _or_larger(self, iterator: Any, batch: Any) -> Any:
         """The worst batch counts: it comes in the last training step that is waited for, and first in an evaluation after that."""
         dataset = id(iterator._dataset)
+        self.many.see(iterator, batch)
         if dataset in self.training:
-            due = self.flow.steps == STEPS - 1 and torch.is_grad_enabled()
+            due = self.flow.wanted > self.flow.steps >= STEPS - 1 and torch.is_grad_enabled()
         else:
-            due = self.flow.steps >= STEPS and iterator.__dict__.get("_virtual_taken") == 1
+            due = self.flow.steps >= self.flow.wanted and iterator.__dict__.get("_virtual_taken") == 1
         if not due:
             return batch
         if dataset not in self.larger:
@@ -99,6 +102,10 @@ class LoaderFlow:
                     f"the largest batch counts: {shapes(self.larger[dataset])[0]}, another was {shapes(batch)[0]} "
                     f"({looked} samples of that loader were looked at)"
                 )
+            if dataset in self.training:
+                self.many.begin(iterator, self._is_larger(dataset, batch))
+        if dataset in self.training and not self.many.is_last(iterator):
+            return batch
         return self.larger[dataset] if self._is_larger(dataset, batch) else batch
 
     def _is_larger(self, dataset: int, batch: Any) -> bool:
@@ -133,7 +140,7 @@ class LoaderFlow:
 
     def _after(self, iterator: Any, batch: Any) -> None:
         dataset = id(iterator._dataset)
-        if self.flow.steps < STEPS:
+        if self.flow.steps < self.flow.wanted:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
         if iterator._num_workers and dataset not in self.settled:

@@ -44,8 +44,9 @@ class Signatures:
         self.known: dict[Any, int] = {}
         self._flags: dict[str, Any] = {}
 
-    def number(self, func: Any, args: Any, kwargs: Any) -> int | None:
-        name = _NAMES.get(func)
+    def number(self, func: Any, args: Any, kwargs: Any, unfamiliar: str | None = None) -> int | None:
+        """``unfamiliar``: the name of an operation that is asked for though it is none of ours."""
+        name = _NAMES.get(func, unfamiliar)
         if name is None:
             return None
         try:

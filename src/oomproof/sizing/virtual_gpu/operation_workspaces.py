@@ -157,6 +157,7 @@ def install(mode: Any) -> None:
 
     def passing(func: Any, args: Any, kwargs: Any, out: Any) -> int:
         if func in _MATRIX_PRODUCTS:
+            mode.matrices += 1
             part = "backward" if mode.log.part == 1 else "forward"
             if part not in started:
                 started.add(part)

@@ -26,6 +26,7 @@ class StorageLog:
         self.signed: dict[
             int, int
         ] = {}  # number of a workspace → its operation's signature, inverted (~) for all but the first
+        self.possible: dict[int, int] = {}  # number of a workspace that may be taken → bytes
         self.births = array("b")  # number - 1 → index into PARTS_OF_STEP
         self.live = {GPU: 0, HOST: 0}
         self.peak = {GPU: 0, HOST: 0}
@@ -96,6 +97,14 @@ class StorageLog:
         self.signed.update(dict.fromkeys(numbers, ~signature))  # those that go with the first
         if first:
             self.signed[numbers[0]] = signature
+
+    def perhaps(self, size: int, signature: int | None) -> None:
+        """A workspace of which nobody knows whether it is taken: a place in the log where it would be."""
+        number = self._allocated("workspaces")
+        self.events[GPU].extend((number, 0, -number, 0))
+        self.possible[number] = size
+        if signature is not None:
+            self.signed[number] = signature
 
     def lasting(self, size: int, kind: str) -> None:
         """Memory that a library takes for good."""

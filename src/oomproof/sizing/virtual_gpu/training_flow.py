@@ -35,6 +35,8 @@ class Flow:
         # linear weights that do not learn, by their storage: name, shape, bytes of an element
         self.frozen: dict[int | None, tuple[str, int, int, int]] = {}
         self.steps = 0
+        self.wanted = STEPS  # more where batches differ in shape
+        self.step_ends: list[int] = []  # events of the card before the end of each step
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
         self.roots: list[Any] = []
@@ -109,7 +111,7 @@ class Flow:
         self._name([parameter.grad for root in roots for parameter in root.parameters()], "gradients")
         if not optimizers:
             self._stepped()
-        elif self.passes > ACCUMULATED and self.steps < STEPS:
+        elif self.passes > ACCUMULATED and self.steps < self.wanted:
             tell(
                 f"gradients are accumulated over more than {ACCUMULATED} passes: the first steps were taken before that"
             )
@@ -135,8 +137,9 @@ class Flow:
 
     def _stepped(self) -> None:
         self.steps, self.passes = self.steps + 1, 0
+        self.step_ends.append(len(self.log.events[GPU]) // 2)
         self.log.mark("train")
-        if self.steps == STEPS:
+        if self.steps == self.wanted:
             self.stepped_at = time.monotonic()
         self.check()
 
@@ -180,7 +183,7 @@ class Flow:
         if phase == "train":
             del self.spans[:-20000]
         self.phases[phase] = self.phases.get(phase, 0) + 1
-        if self.steps >= STEPS and phase != "train":
+        if self.steps >= self.wanted and phase != "train":
             self.evaluated_at = self.steps
         if phase == "eval":
             self.eval_lives.append(self.log.live[GPU])
@@ -275,7 +278,7 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
     def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         control = original(self, args, state, control, **kwargs)
         if (
-            flow.steps >= STEPS
+            flow.steps >= flow.wanted
             and not flow.evaluated_at
             and str(getattr(args.eval_strategy, "value", "no")) != "no"
         ):

@@ -15,6 +15,7 @@ from .batch_facts import WATCHED, BatchFacts
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
+from .unfamiliar_operations import is_familiar, possible
 from .uniform_tensors import UniformTensors
 
 CARD = torch.device("cuda", 0)
@@ -40,8 +41,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.depth = _Depth()
         self.creating: str | None = None
         self.scalars = 0
-        self.convolutions = 0
+        self.convolutions = self.matrices = 0  # how often
         self.widened: dict[str, int] = {}
+        self.unfamiliar: dict[str, int] = {}  # operation → how often
         # bytes that kernels take for themselves, one after the other
         self.workspaces: Any = lambda *given: ()
         self.signatures = Signatures()
@@ -97,6 +99,15 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                 self._note_sum(args, out)
             sizes = self.workspaces(func, args, kwargs, out)
             self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
+        self._see_unfamiliar(func, args, kwargs, out)
+
+    def _see_unfamiliar(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if is_familiar(func) or self.place_of(args, list(kwargs.values())) != GPU:
+            return
+        size = possible(func, args, kwargs, out)
+        if size:
+            self.unfamiliar[str(func)] = self.unfamiliar.get(str(func), 0) + 1
+            self.log.perhaps(size, self.signatures.number(func, args, kwargs, str(func)))
 
     def _see_gradients(self, args: Any, kwargs: Any, out: Any) -> None:
         """Of a convolution: each is made and computed before the next one is."""

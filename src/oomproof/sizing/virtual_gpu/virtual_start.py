@@ -292,9 +292,9 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "reason": reason, "refused": own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
+        "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 
