@@ -160,13 +160,31 @@ def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert sizing.refused is not None and "CUDA graphs" in sizing.refused, "no handler swallows it"
 
 
-def test_a_script_that_never_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = "import time, torch\nmodel = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    time.sleep(0.1)\n"
-    (tmp_path / "waits.py").write_text(waits)
+EVALUATES_LONG = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    with torch.no_grad():
+        model(torch.ones(4, 8, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import time, torch\nmodel = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    time.sleep(0.1)\n", "made no step in time"),
+        (EVALUATES_LONG, "what training takes was not seen"),
+    ],
+)  # fmt: skip
+def test_a_script_that_never_steps(
+    script: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waits.py").write_text(script)
     monkeypatch.chdir(tmp_path)
     sized = size_command(
         [sys.executable, "waits.py"], time_limit=1.0, gpu_total=None, allow_writes=False, tell=print
     )
     sizing = sized.sizing
     assert sized.status == 0 and sizing.gpu is None
-    assert sizing.refused is not None and "made no step in time" in sizing.refused
+    assert sizing.refused is not None and says in sizing.refused

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         raise OomproofError("no command to rehearse", "oomproof rehearse -- python train.py", USAGE)
     seconds = parse_duration(args.time_limit)
     if seconds < 5:
-        raise OomproofError(f"--time-limit {args.time_limit} is too short", "give at least 10s", USAGE)
+        raise OomproofError(f"--time-limit {args.time_limit} is too short", "give at least 5s", USAGE)
     if sys.stderr.isatty():
         tell_line(f"rehearsing for {format_duration(seconds)} or so, once it has loaded…")
     rehearsal = rehearse(command, time_limit=seconds, allow_writes=args.allow_writes, tell=show_line)

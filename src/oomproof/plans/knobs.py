@@ -119,6 +119,10 @@ def parse_knob(text: str) -> Knob:
         return Knob(name, kind or "number", first=first, least=least, most=None if kind == "accum" else first)
     # a comma inside a value is written \,
     values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
+    if len(values) < 2 and ".." in listed:
+        raise OomproofError(
+            f"--knob {text} is no range of whole numbers", f"write {name}=64..4, or {name}=VALUE,VALUE", USAGE
+        )
     if len(values) < 2:
         raise OomproofError(
             f"--knob {text} has one value: nothing can change",

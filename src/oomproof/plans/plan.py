@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import isqrt
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.plans.command_template import Template
+from oomproof.plans.knobs import Knob
 from oomproof.records import dataclass
+
+_NEAR = 20_000  # effective batches that are looked at for a hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,12 @@ def check_effective(template: Template, effective: int | None) -> None:
             f"--effective {effective} is not among the values of {micro.name}, and nothing accumulates",
             "put {accum} into the command: --accum {accum}", USAGE,
         )  # fmt: skip
-    if not any(micro.allows(size) and accum.allows(effective // size) for size in divisors(effective)):
+    if not _splits(effective, micro, accum):
+        nearest = _nearest(effective, micro, accum)
+        given = f"give --effective {nearest}, or" if nearest else "give"
         raise OomproofError(
             f"no micro-batch of {micro.name} divides the effective batch {effective}",
-            f"give --effective {_nearest(effective)}, or other values for {micro.name}", USAGE,
+            f"{given} other values for {micro.name}", USAGE,
         )  # fmt: skip
 
 
@@ -121,10 +127,16 @@ def _multiple(effective: int, micro: int) -> int:
     return max(micro, round(effective / micro) * micro)
 
 
-def _nearest(effective: int) -> int:
-    """The power of two next to it."""
-    power = 1 << (effective.bit_length() - 1)
-    return power if effective - power <= 2 * power - effective else 2 * power
+def _splits(effective: int, micro: Knob, accum: Knob) -> bool:
+    return any(micro.allows(size) and accum.allows(effective // size) for size in divisors(effective))
+
+
+def _nearest(effective: int, micro: Knob, accum: Knob) -> int | None:
+    """The effective batch next to it that a plan can keep."""
+    near = (
+        number for distance in range(1, effective) for number in (effective - distance, effective + distance)
+    )
+    return next((number for number in islice(near, _NEAR) if _splits(number, micro, accum)), None)
 
 
 def other_batch_note(after: int) -> str:

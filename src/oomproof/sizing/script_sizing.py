@@ -184,6 +184,10 @@ def _answer(
         return _refused(
             "the script called no model and made no step in time; give it longer with --time-limit, or size its files: oomproof size FILE"
         )
+    if run.result.get("reason") == "time limit" and not run.result["steps"] and run.result.get("trains"):
+        return _refused(
+            "the script has an optimizer, and made no step with it in time: what training takes was not seen; give it longer with --time-limit 5m, or let its first evaluation be shorter"
+        )
     if not run.events and not run.result["peak"]["host"]:
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"

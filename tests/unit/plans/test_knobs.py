@@ -77,3 +77,8 @@ def test_recomputing_gives_way_before_precision_whatever_it_is_called(knob: str)
     knobs = [parse_knob(text) for text in ("seq_len=512,256", "low=,--bf16", "dtype=float32,bfloat16", knob)]
     order = [chosen.name for chosen in sacrifice_order(knobs)]
     assert order == [knob.partition("=")[0], "low", "dtype", "seq_len"]
+
+
+def test_a_range_of_words_is_no_single_value() -> None:
+    with pytest.raises(OomproofError, match="no range of whole numbers"):
+        parse_knob("batch=a..b")

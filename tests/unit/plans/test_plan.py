@@ -74,6 +74,17 @@ def test_an_effective_batch_that_cannot_be_kept(template: Template, effective: i
     assert error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("values", "effective", "nearest"), [("7,5,3", 64, 63), ("64..4", 97, 96), ("48,60", 100, 96)]
+)
+def test_the_effective_batch_that_is_offered_can_be_kept(values: str, effective: int, nearest: int) -> None:
+    template = of("python t.py --bs {batch} --accum {accum}", f"batch={values}")
+    with pytest.raises(OomproofError) as error:
+        check_effective(template, effective)
+    assert f"--effective {nearest}," in error.value.hint
+    check_effective(template, nearest)
+
+
 def test_a_prime_effective_batch_is_told() -> None:
     assert "509 splits evenly only into 1" in split_note(509, 60, 1) and "480" in split_note(509, 60, 1)
     assert "540 would take 60" in split_note(512, 60, 32)

@@ -289,7 +289,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
     return {
         "reason": reason, "refused": own.get("refused") or None,
-        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
+        "steps": flow.steps, "trains": bool(flow.optimizers), "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
