@@ -35,6 +35,14 @@ def size_in(text: str, pattern: str) -> float:
     return float(number) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[unit]
 
 
+def sampled_peak(lab: Lab, name: str) -> int:
+    """Of the recording's rows alone: a starved burst may last a sample."""
+    folder = lab.folder_of(name)
+    assert folder is not None
+    return open_recording(folder / "1" / "recording.sqlite").figures().peaks.use or 0
+
+
+@pytest.mark.usefixtures("kernel_limit")
 def test_a_job_that_fills_its_limit_in_two_seconds(lab: Lab) -> None:
     """It was on record with 4 MiB: in `runs`, in the evidence, in the advice, in `--system` and in `--all`."""
     lab.run("run", "--name", "fast", "--limit", "500M", "--grace", "1", "--", *lab.job("grow.py", 280, 2000))
@@ -58,12 +66,7 @@ def test_a_burst_between_two_samples(lab: Lab, small_machine: Callable[[int], Cg
     value = shown(lab, "burst")
     assert 700 * MIB < value["run"]["peak_bytes"] < 780 * MIB, value["run"]
     assert f"held at most {round(value['run']['peak_bytes'] / MIB)} MiB" in value["verdict"]["verdict"]["why"]
-    folder = lab.folder_of("burst")
-    assert folder is not None
-    sampled = open_recording(folder / "1" / "recording.sqlite").figures().peaks.use or 0
-    assert value["run"]["peak_source"] != "samples" or sampled > 700 * MIB, (
-        "a starved burst may last a sample"
-    )
+    assert value["run"]["peak_source"] != "samples" or sampled_peak(lab, "burst") > 700 * MIB
 
 
 def test_page_cache_between_two_samples_is_no_burst(
@@ -99,4 +102,5 @@ def test_a_burst_of_an_adopted_job(lab: Lab) -> None:
     lab.run("adopt", str(burst.pid), "--name", "found")
     burst.wait()
     row = shown(lab, "found")["run"]
-    assert 700 * MIB < row["peak_bytes"] < 780 * MIB and row["peak_source"] == "process", row
+    assert 700 * MIB < row["peak_bytes"] < 780 * MIB, row
+    assert row["peak_source"] == "process" or sampled_peak(lab, "found") > 700 * MIB, row
