@@ -330,6 +330,8 @@ def _out_of_memory(result: Mapping[str, Any], others: int) -> OutOfMemory:
     if ooms:
         last = ooms[-1]
         text = f"asked for {format_size(last['requested'])} with {format_size(last['free'])} free on the card"
+        if last["free"] > last["requested"]:
+            text += ", of which a limit of its own (per_process_memory_fraction) lets it take no more"
         return OutOfMemory(str(last["phase"]), "gpu", text, others)
     where = "gpu" if "CUDA" in error else "host"
     return OutOfMemory(str(result.get("phase") or "load"), where, error[:200], others)

@@ -161,6 +161,12 @@ def test_out_of_memory_names_the_phase(
     assert f"in {phase}" in report.out_of_memory_text(value)
 
 
+def test_a_share_of_the_card_that_was_full_is_told_as_one(tmp_path: Path) -> None:
+    oom = {"phase": "eval", "card": 0, "requested": 6 * GIB, "free": 102 * GIB, "steps": 3}
+    value = rehearsed(tmp_path, 1, {}, memory_error=True, error="CUDA out of memory", ooms=[oom])
+    assert value.out_of_memory is not None and "a limit of its own" in value.out_of_memory.text
+
+
 def test_a_script_that_failed_later_keeps_its_status(tmp_path: Path) -> None:
     value = rehearsed(tmp_path, status=3, error="ValueError: x")
     assert value.refused is not None and "failed by itself in train, with status 3" in value.refused
