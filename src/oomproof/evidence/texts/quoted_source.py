@@ -73,12 +73,12 @@ def only_mentions(line: str, in_program: bool = False) -> bool:
 
 
 _INTRODUCES = re.compile(
-    r"(?i)\b(?:might|may|would|could|will|can) (?:now )?(?:see|look|get|print|show|be)\b[^.!?\n]{0,60}:$|\bexample (?:\w+ )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:$|\bfor example:$"
+    r"(?i)\b(?:might|may|would|could|will|can) (?:now )?(?:see|look|get|print|show|be)\b[^.!?\n]{0,60}:$|\bexample (?:\w+ )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:$|^example (?:new )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:?$|\bfor example:$"
 )
 
 
 class Examples:
-    """Fenced blocks below a sentence that says they are examples, or that are a diff: what they show did not happen."""
+    """Fenced blocks or quotations below a sentence that says they are examples, or that are a diff: what they show did not happen."""
 
     __slots__ = ("_fenced", "_next")
 
@@ -93,6 +93,8 @@ class Examples:
             return False
         if self._fenced:
             return True
+        if self._next and line.startswith(">"):
+            return True
         if line.strip():
-            self._next = line.endswith(":") and _INTRODUCES.search(line[-400:]) is not None
+            self._next = _INTRODUCES.search(line[-400:]) is not None
         return False

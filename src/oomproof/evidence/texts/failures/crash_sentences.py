@@ -174,7 +174,7 @@ CRASHED = Rule("abort", "native code crashed", 0.35, Row(" Crashed", "Thread 0 C
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker. A row gives an exit
 # code, or a signal by its number, its name or a shell's word for it.
-_BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|(?P<number>\d{1,2})\b)"
+_BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|-?(?P<number>\d{1,2})\b)"
 EXITS = (
     Row("exitcode", "  exitcode  : -9 (pid: 4242)", r"exitcode\s{0,4}: *(?P<code>-?\d{1,3})\b", {"signal": 9, "pids": (4242,)}),
     Row("return code", "['python', 'train.py'] exits with return code = -9", r"return code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 9}),

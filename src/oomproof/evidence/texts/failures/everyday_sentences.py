@@ -107,7 +107,7 @@ EVERYDAY = (
          Row("Ctrl", "Ctrl-C pressed, exiting", r"Ctrl[-+ ]+C (?:detected|pressed)|\bCtrl[-+ ]{1,3}C\b[)!.,;: -]{0,4}(?:[Ee]xiting|[Ss]topping|[Ss]hutting down)"),
          Row("eceived signal ", "Received signal 15, saving", r"[Rr]eceived signal (?:15|2)\b"),
          Row("ser requested stop", "User requested stop; exit", r"[Uu]ser requested stop"),
-         unless=r"[Ss]ending|closing signal|Bypassing"),
+         unless=r"[Ss]ending|closing signal|Bypassing|from PID 1 \(systemd\)"),  # the journal, when a machine has booted
     Rule("other-error", "the command line was refused", 0.8,
          Row(": error: ", "train.py: error: unrecognized arguments: --batchsize 8",
              r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)")),
@@ -137,6 +137,11 @@ EVERYDAY = (
     Rule("other-error", "a thread of the Java machine ended with an exception", 0.5,
          Row("Exception in thread ", 'Exception in thread "main" java.lang.NullPointerException', r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+'),
          only="printed"),
+    Rule("other-error", "a call in R failed", 0.3,
+         Row("Error in ", "Error in irlba(A = t(x = object), nv = npcs, ...) : ", r"^Error in [\w.:$]{1,60}\([^\n]{0,300}\)? ?:(?: |$)"),
+         kind="wrapper", only="printed"),
+    Rule("other-error", "the X server could not go on", 0.6,
+         Row("Fatal server error:", "Fatal server error:", r"^(?:\(EE\) ?)?Fatal server error:"), only="printed"),
     Rule("other-error", "a task of Julia ended with an exception", 0.5,
          Row("Unhandled Task ERROR: ", "Unhandled Task ERROR: StackOverflowError:", r"^Unhandled Task ERROR: \w"), only="printed"),
     # a script without `set -e` goes on behind it, and may die of something else

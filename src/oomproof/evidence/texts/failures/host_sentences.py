@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.rules import Row, Rule, talk_if_quiet
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _TRIED = re.compile(
-    r"(?:tried|attempted) to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:re)?alloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes|failed to (?:map|allocate) (\d+) byte|allocation of (\d+) bytes failed|tcmalloc: allocation failed (\d+)|commit_memory\(0x[0-9a-f]+, (\d+),"
+    r"(?:tried|attempted) to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:re)?alloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes|failed to (?:map|allocate) (\d+) byte|re-allocate memory \((\d+) bytes|allocation of (\d+) bytes failed|tcmalloc: allocation failed (\d+)|commit_memory\(0x[0-9a-f]+, (\d+),"
 )
 _ARRAY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
@@ -150,6 +150,7 @@ HOST_MEMORY = (
          Row("tcmalloc: allocation failed ", "tcmalloc: allocation failed 4096", gives={"requested": 4096}),
          Row(": Error in ", "<jemalloc>: Error in malloc(): out of memory", r"^(?:<jemalloc>)?: Error in \w{3,30}\(\): out of memory"),
          Row("runtime/cgo: out of memory", "runtime/cgo: out of memory in thread_start"),
+         Row("alloc' could not ", "'Realloc' could not re-allocate memory (4096 bytes)", r"'(?:C|Re)alloc' could not (?:re-)?allocate memory \(\d", {"requested": 4096}),
          Row("emory exhausted (limit reached?)", "Error: memory exhausted (limit reached?)", r"Error: (?:cons )?memory exhausted \(limit reached\?\)"),  # R
          Row("an instance type with more memory", "ClientError: Please use an instance type with more memory, or reduce the size of training data processed on an instance."),  # SageMaker
          Row("Failed to allocate CPU Memory", "MXNetError: Check failed: dptr != nullptr: Failed to allocate CPU Memory"),

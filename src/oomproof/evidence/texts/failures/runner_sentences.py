@@ -24,7 +24,6 @@ RUNNERS = (
          Row("Job failed: canceled", "ERROR: Job failed: canceled", r"\bJob failed: cancell?ed$"),
          Row("Too long with no output (", "Too long with no output (exceeded 10m0s): context deadline exceeded", r"^Too long with no output \(exceeded "),
          Row("Hard time limit (", "Hard time limit (300s) exceeded for tasks.train[8f5]", r"^Hard time limit \(\d+s\) exceeded for "),  # Celery
-         Row("WORKER TIMEOUT (pid:", "[CRITICAL] WORKER TIMEOUT (pid:4242)"),  # gunicorn
          Row("Job was ", "004 (4242.000.000) 05/01 10:00:00 Job was evicted.", r"^00[49] \(\d+\.\d+\.\d+\) [^\n]{0,30}Job was (?:evicted|aborted)"),  # HTCondor
          Row("process killed (SIGTERM)", "forrtl: error (78): process killed (SIGTERM)", r"^forrtl: error \(78\): process killed \(SIGTERM\)"),
          Row("longer than the maximum time of ", "The job running on agent Hosted Agent ran longer than the maximum time of 60 minutes.", r"\bran longer than the maximum time of \d"),
@@ -71,6 +70,11 @@ RUNNERS = (
          Row("Negsignal.SIGKILL", "INFO - Task exited with return code Negsignal.SIGKILL"),  # Airflow
          Row("was killed before it finished", "ERROR - Job 4242 was killed before it finished (likely due to running out of memory)"),
          kind="summary"),
+    # … and what a line below it may say more of
+    Rule("interrupted", "somebody, or the server's own timeout, ended it", 0.35,
+         Row("WORKER TIMEOUT (pid:", "[CRITICAL] WORKER TIMEOUT (pid:4242)"),  # gunicorn
+         Row("TERM_", "TERM_OWNER: job killed by owner.", r"\bTERM_(?:FORCE_)?OWNER: "),  # LSF
+         kind="wrapper"),
     Rule("disk-full", "the pod was evicted: its node had run out of disk space", 0.8,
          Row("low on resource: ephemeral-storage", "The node was low on resource: ephemeral-storage. Container main was using 12Gi"),
          Row("Usage of EmptyDir volume ", 'Usage of EmptyDir volume "scratch" exceeds the limit "8Gi".', r"Usage of EmptyDir volume \S{1,80} exceeds the limit"),

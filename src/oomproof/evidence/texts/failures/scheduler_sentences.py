@@ -44,7 +44,7 @@ SCHEDULERS = (
              r"CANCELLED (?:AT|DUE|BY|\+|by)"),
          Row("DUE TO ", "slurmstepd: error: JOB 4242 DUE TO NODE FAILURE", r"\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|SIGNAL)"),
          Row("TERM_RUNLIMIT", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.", r"\bTERM_RUNLIMIT\b"),
-         Row("TERM_", "TERM_OWNER: job killed by owner.", r"\bTERM_(?:OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|PREEMPT|CPULIMIT|DEADLINE|PROCESSLIMIT|REQUEUE_OWNER|REQUEUE_ADMIN|LOAD|WINDOW): "),
+         Row("TERM_", "TERM_PREEMPT: job killed after preemption.", r"\bTERM_(?:ADMIN|FORCE_ADMIN|PREEMPT|CPULIMIT|DEADLINE|PROCESSLIMIT|REQUEUE_OWNER|REQUEUE_ADMIN|LOAD|WINDOW): "),
          Row("job killed: ", "=>> PBS: job killed: walltime 3610 exceeded limit 3600", r"job killed: (?:walltime|cput|ncpus)\b"),
          Row("Force Terminated ", "srun: Force Terminated StepId=4242.0", r"^srun: Force Terminated (?:job|[Ss]tep)"),
          Row("STEPD TERMINATED ON ", "slurmstepd: error: *** JOB 4242 STEPD TERMINATED ON node17 AT 2024-05-01T10:00:00 DUE TO JOB NOT ENDING WITH SIGNALS ***"),
