@@ -7,6 +7,7 @@ import re
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
 from oomproof.evidence.texts.line_cleaner import Line
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised
+from oomproof.evidence.texts.wrapped_lines import figures_told
 from oomproof.records import dataclass, replace
 
 _LINES = 8
@@ -38,6 +39,7 @@ class Message:
     text: str
     last: Line
     taken: int = 0
+    lines: tuple[str, ...] = ()  # those behind the first
 
     def may_go_on(self, line: Line, stripped: str) -> bool:
         if line.tag != self.tag:
@@ -60,7 +62,8 @@ class Message:
                 raised = replace(raised, message=f"{raised.message}{rest}"[:_KEPT])
         else:
             joined = f"{self.text} {stripped}" if stripped else self.text
-        return replace(self, raised=raised, text=joined[:_KEPT], last=line, taken=self.taken + 1)
+        lines = (*self.lines, stripped)
+        return replace(self, raised=raised, text=joined[:_KEPT], last=line, taken=self.taken + 1, lines=lines)
 
     def ends_at(self, edge: int) -> bool:
         """Whether its last line was broken at the screen's edge, perhaps inside a word."""
@@ -96,12 +99,28 @@ class Message:
         hit = _wrapped(wrapper, said) if wrapper else recognise(said)
         # rich wraps the sentence, MPS breaks it
         if hit is None or hit.cause.endswith(("-oom", "-memory-error")):
-            fuller = recognise(replace(said, text=self.text))
+            fuller = self._fullest(said)
             if fuller is not None and (
                 fuller.kind == "failure" if hit is None else fuller.cause == hit.cause
             ):
                 return fuller
         return hit
+
+    def _fullest(self, said: FailureText) -> Hit | None:
+        """A terminal breaks inside words, a mail program between them: the reading with the most figures is right."""
+        fullest = recognise(replace(said, text=self.text))
+        if fullest is None or fullest.kind != "failure" or not self.lines:
+            return fullest
+        for glue in (" ", ""):
+            whole = glue.join((said.text, *self.lines))[:_KEPT]
+            other = recognise(replace(said, text=whole)) if whole != self.text else None
+            if other is not None and other.cause == fullest.cause and _told(other) > _told(fullest):
+                fullest = other
+        return fullest
+
+
+def _told(hit: Hit) -> int:
+    return figures_told(hit) + (hit.facts.requested is not None)
 
 
 def _wrapped(wrapper: re.Match[str], said: FailureText) -> Hit:

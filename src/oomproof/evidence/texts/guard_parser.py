@@ -11,6 +11,7 @@ from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.guard_systemd import SystemdOomd, SystemdUnits
 from oomproof.evidence.texts.guard_table import TABLES, TableReader
 from oomproof.evidence.texts.line_prefixes import Stamped, strip
+from oomproof.evidence.texts.quoted_source import only_mentions
 
 
 def _readers(source: str) -> list[GuardReader]:
@@ -45,7 +46,7 @@ class GuardParser:
         if self.reading():
             self._macos.feed(number, Stamped(None, None, line.strip()))
             return
-        if not _marked(line):
+        if not _marked(line) or only_mentions(line):
             return
         stamp = strip(line)
         for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):

@@ -96,6 +96,9 @@ class SystemdUnits(GuardReader):
         r"(?:(?P<unit>\S{1,512}): )?(?:A process of this unit has been killed by the OOM killer"
         r"|The kernel OOM killer killed some processes in this unit|Failed with result 'oom-kill')"
     )
+    _RESULT = re.compile(
+        r"(?P<unit>\S{1,512}): Failed with result '(?P<result>signal|core-dump|timeout|watchdog)'"
+    )
     _STATUS = re.compile(r"\(Result: oom-kill\)|\bResult=oom-kill\b")
     _EXITED = re.compile(
         r"(?P<unit>\S{1,512}): (?:Main|Control) process exited, code=(?P<code>killed|dumped), "
@@ -134,6 +137,8 @@ class SystemdUnits(GuardReader):
             self._killed(number, stamp, None)
         elif match := self._EXITED.search(message):
             self._exited(number, stamp, match)
+        elif match := self._RESULT.search(message):
+            self._failed(number, stamp, match["unit"], match["result"])
 
     def _killed(self, number: int, stamp: Stamped, unit: str | None) -> None:
         for old in reversed(self.found[-8:]):
@@ -168,6 +173,17 @@ class SystemdUnits(GuardReader):
         said = f"systemd-coredump says that {name} (pid {pid}) died of {what}"
         strength = 0.75 if signal else 0.5
         self.add(cause, number, stamp, said, strength, Sizes(pid, name), facts=GuardFacts("systemd"))
+
+    def _failed(self, number: int, stamp: Stamped, unit: str, result: str) -> None:
+        """The last line of a unit's end; alone where the lines above it are cut off."""
+        if any(old.guard.unit == unit and number - old.line < 50 for old in self.found[-4:]):
+            return
+        cause, what = {
+            "signal": ("killed-unknown", "ended by a signal that this line does not name"),
+            "core-dump": ("abort", "ended by a crash that this line does not name"),
+        }.get(result, ("interrupted", f"stopped by systemd ({result})"))
+        said = f"systemd says that {unit} was {what}"
+        self.add(cause, number, stamp, said, 0.5, facts=GuardFacts("systemd", unit))
 
     def _exited(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
         unit, signal = match["unit"], int(match["number"])

@@ -87,6 +87,9 @@ OTHER_KERNELS = (
         r"lmkd\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\)(?:.{0,200}? (?P<anon_kb>\d{1,12})kB anon(?:ymous)? rss\b)?"),
              "oom-kill-global", "Android's low-memory killer ended {who}: the device ran short of memory", 0.85,
              "lmkd: Kill 'train' (4242), uid 10, oom_score_adj 900 to free 90kB rss"),
+    GuardRow("memory.oom.group set", re.compile(r"Tasks in (?P<cgroup>\S{1,512}) are going to be killed due to memory\.oom\.group set"),
+             "oom-kill-memcg", "the kernel killed all processes of {cgroup} together (memory.oom.group)", 0.9,
+             "Tasks in /kubepods/pod1 are going to be killed due to memory.oom.group set"),
     GuardRow("killed: ", re.compile(
         r"\bpid (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\),(?: jid \d+,)? uid -?\d+,?(?: was)? killed: "
         r"(?P<why>out of swap(?: space)?|failed to reclaim memory|a thread waited too long to allocate a page)"),

@@ -22,6 +22,7 @@ from oomproof.evidence.texts.kernel_report import (
     read_reaped,
 )
 from oomproof.evidence.texts.line_prefixes import Stamped, goes_back, strip
+from oomproof.evidence.texts.quoted_source import only_mentions
 from oomproof.records import replace
 
 # Strings one of which stands in every line that matters; `grep -F` finds them in a log of any size.
@@ -45,7 +46,7 @@ _WRAPPED = 5  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
     "killed": re.compile(
-        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|vm:|rss:|process \d|UID|pgtables|oom_score_adj|\d+kB)"
+        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|vm:|rss:|process \d|UID|pgtables|oom_score_adj|\d*kB|B, |[a-z-]{0,10}:\d+kB)"
     ),
     "constraint": re.compile(
         r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"
@@ -125,6 +126,8 @@ class KernelParser:
         self._direction(stamp)
         if not stamp.bare:
             self._key = (stamp.host, stamp.caller)
+        elif anchored and only_mentions(message):
+            return  # a program or a table that quotes the kernel
         if ("illed process " in message or "emory: Process " in message) and (
             kill := read_killed(number, stamp, message)
         ):
@@ -189,6 +192,7 @@ class KernelParser:
         rest = strip(line)
         if left and rest.bare and rest.message and _REST[kind].match(rest.message) and len(text) < 2000:
             glue = "" if text.endswith("-") or (kind == "constraint" and not text.endswith(" ")) else " "
+            glue = "\n" if kind == "killed" and glue else glue  # read both ways once it is whole
             self._open = (kind, first, stamp, text + glue + rest.message.strip(), left - 1)
         else:
             self._close()
@@ -198,7 +202,7 @@ class KernelParser:
             return
         kind, number, stamp, text, _ = self._open
         self._open = None
-        if kind == "killed" and (kill := read_killed(number, stamp, text)):
+        if kind == "killed" and (kill := _fuller(number, stamp, text)):
             self._killed(kill)
         elif kind == "constraint" and (constraint := read_constraint(number, stamp, text)):
             self._constrained(constraint)
@@ -390,3 +394,15 @@ class KernelParser:
 def _with_victim(finding: Finding, pid: int, name: str) -> Finding:
     says = f"{finding.says}, while {name} (pid {pid}) ran"
     return replace(finding, says=says, victim=Sizes(pid, name), pids=(pid,))
+
+
+def _fuller(number: int, stamp: Stamped, text: str) -> Kill | None:
+    """A broken line put together: between words a blank was lost, inside a word nothing; the more sizes are right."""
+    kills = [read_killed(number, stamp, text.replace("\n", glue)) for glue in (" ", "")]
+    return max((kill for kill in kills if kill is not None), key=_sizes_told, default=None)
+
+
+def _sizes_told(kill: Kill) -> int:
+    victim = kill.sizes
+    sizes = (victim.total_vm, victim.anon_rss, victim.file_rss, victim.shmem_rss)
+    return sum(size is not None for size in sizes)

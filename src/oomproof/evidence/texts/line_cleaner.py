@@ -23,7 +23,7 @@ _LEVEL = (
     r"(?P<{0}>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|Debug|Info|Warning|Error|[EWIF](?=\d{{4}} |\]| ))"
 )
 _STAMP = re.compile(
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? [A-Z][\w ]{0,16}\] ?"
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:[A-Z][\w ]{0,16}|[+-]\d{4})\] ?|\d\d/\d\d/\d\d \d\d:\d\d:\d\d "
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ,_]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?-|:| \|)? ?"
     r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?:\| )?"
     r"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?: ?-)? ?|\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d \w{2,5}\] (?:\{[^{}\n]{1,60}\} )?|##\[(?:error|warning|debug|notice)\]"
@@ -42,6 +42,16 @@ _LOGGED = re.compile(
 _LOGGED_AT = re.compile(
     _LEVEL.format("a")
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\s+(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]{0,10}Z )|\s+(?:[a-z][a-z\d_-]{2,40}: ){1,3}(?=[A-Za-z_.]{3,60}(?:Error|Exception|Interrupt)\b)|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
+)
+# Celery: "[2024-05-01 10:00:00,123: ERROR/MainProcess] "; log4j, behind its stamp: "WARN TaskMemoryManager: "; onnxruntime
+_LOGGED_IN = re.compile(
+    rf"\[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?: {_LEVEL.format('a')}/[\w.-]{{1,60}}\] ?"
+    rf"|{_LEVEL.format('b')}\s+(?![\w.$]{{0,80}}(?:Error|Exception|Interrupt|Exit):)[A-Z][\w$]{{3,60}}: (?=\S)"
+    r"|\[(?P<c>[EWIF]):onnxruntime:[^\]\n]{0,120}\] ?"
+)
+# … whose line it is, behind a stamp: "2024-05-01T10:00:00Z [worker-3] "
+_STAMPED_TAG = re.compile(
+    r"\[(?!(?:TRT|LightGBM|CUDA)\])([A-Za-z][\w.:/@#-]{0,40}|\d{1,7}(?=\] \[))\] (?=\S)"
 )
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(
@@ -147,6 +157,7 @@ def clean(raw: str) -> Line:
     if text.endswith("`") and text.count("`") % 2:
         text = text.rstrip("`")  # the end of a block of code, or a stray mark of one
     tag = level = ""
+    stamped = False
     text = _RULES.sub("", text, count=1)
     if text[:1] in (" ", "\t") and _DATED.match(indented := text.lstrip()):
         text = indented  # a page shows the whole log as a block of code
@@ -155,10 +166,16 @@ def clean(raw: str) -> Line:
         if (match := _TAG.match(text)) and (group := next((g for g in match.groups() if g), "")):
             tag = tag or group
             text = text[match.end() :]
+        elif match := _LOGGED_IN.match(text):
+            level = level or match["a"] or match["b"] or match["c"]
+            text = text[match.end() :]
         elif (match := _STAMP.match(text)) and match.end():
+            stamped = True
             text = text[match.end() :]
         elif (match := _LOGGED.match(text) or _LOGGED_AT.match(text)) and match["a"] not in _NOT_LEVELS:
             level = level or match["a"]
+            text = text[match.end() :]
+        elif stamped and (match := _STAMPED_TAG.match(text)):
             text = text[match.end() :]
         else:
             break

@@ -75,7 +75,10 @@ class _Decoder:
         except UnicodeDecodeError:
             return data.decode("utf-8", "replace") if self._utf8 else data.decode("latin-1")
         self._utf8 = True
-        return text
+        # a page's blanks that no line breaks at: a program wrote plain ones
+        return (
+            text.replace("\xa0", " ").replace("\u202f", " ") if "\xa0" in text or "\u202f" in text else text
+        )
 
 
 def open_lines(path: str) -> Lines:

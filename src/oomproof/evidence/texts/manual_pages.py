@@ -27,6 +27,7 @@ _NAMES_ITSELF = re.compile(r"(?i)\b(?:in )?this (?:article|guide|tutorial|lesson
 _ASKED_OFTEN = re.compile(
     r"(?i)\W{0,4}(?:frequently asked questions?|faqs?|常见问题(?:解答)?)\b[^.!?\n]{0,40}$"
 )
+_QUESTION = re.compile(r"\W{0,4}Q\d{0,3}[:.)] \S")
 _EXPLAINS = tuple(re.compile(f"(?i){sign}") for sign in _SIGNS)
 # Whoever says "I" or "my" reports; so does who is answered, and who fills in a form
 _REPORTS = re.compile(
@@ -52,7 +53,7 @@ _PROSE = 4  # times as much of it as of a log
 def explains(lines: Iterable[tuple[int, str]]) -> bool:
     """``lines`` of a whole text."""
     told = [raw[:_LINE] for _, raw in lines if raw.strip()]
-    if told and _ASKED_OFTEN.match(told[0]):
+    if told and (_ASKED_OFTEN.match(told[0]) or sum(map(bool, map(_QUESTION.match, told))) > 1):
         return True  # its questions say "my"
     prose = [line for line in told if not _PROGRAM.match(line)]
     found = [sum(1 for line in prose if sign.search(line)) for sign in _EXPLAINS]

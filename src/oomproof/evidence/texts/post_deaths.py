@@ -54,7 +54,7 @@ _CONTAINER = re.compile(
     r"(?ai)\bpods?\b|\bcontainers?\b|\bkubernetes\b|\bk8s\b|\bdocker\b|\bcgroups?\b|\bkubectl\b"
 )
 _OOM_KILL = re.compile(
-    r"(?ai)\bOOM[- _]?kill(?:ed|s|ing)?\b|\bthe kernel kill(?:s|ed)\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
+    r"(?ai)(?<!without being )(?<!instead of being )(?<!not being )(?<!not )\bOOM[- _]?kill(?:ed|s|ing)?\b|\bthe kernel kill(?:s|ed)\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
 )
 _OOM_KILLED = "the post tells of an OOM kill"
 _OOM = re.compile(

@@ -31,7 +31,8 @@ _ABOVE, _BELOW = 12, 6  # lines
 _LINE = 1000  # characters
 # Somebody changes a program: what its title names is what the change is about
 _CHANGE = re.compile(
-    r"· (?:pull request #|review(?: thread)? ·)|^(?:pull request|PR) #?\d|^Signed-off-by: \S|^diff --git |^(?:Fixes|Closes|Resolves):? (?:#\d|https?://)",
+    r"· (?:pull request #|review(?: thread)? ·)|^(?:pull request|PR) #?\d|^Signed-off-by: \S|^diff --git |^(?:Fixes|Closes|Resolves):? (?:#\d|https?://)|\A# [^\n]{4,180} \(#\d{1,7}\)$"
+    r"|^#{0,4} ?\W{0,3}(?:what (?:does )?this (?:PR|pull request|patch|MR)\b|why are these changes needed|how (?:was|has) this (?:been )?tested|type of change\b|changes made\b|test plan\b)",
     re.IGNORECASE | re.MULTILINE,
 )
 

@@ -10,13 +10,14 @@ _CODE = re.compile(
     r"|^(?:assert|return|print|raise|throw|logger|logging|log|self|console|echo|writeln!|println!|panic!|expect|printf|fprintf|cout|sys)\b ?[(.!\"'<]"
     r"|^-?signal\.SIG|^SIG[A-Z]{2,4}(?:: ?\w{1,20})? ?= ?[-\w]|^_?\w+ = (?:\w+\.)+\w+$|^with \w.{0,200}:$|^\w+\(.{0,300}\);$|^# ?include\b"
     r"|^(?:# )?:raises? \w|^(?:CHECK|DCHECK|LOG|ASSERT|EXPECT|TORCH_CHECK|PADDLE_ENFORCE)\w*\(|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
-    r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
+    r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^(?:return|throw|throw new|raise|await|yield) [\w.:]{1,60}\([fbru]?[\"'`]|^(?:[\w./-]{1,120}:\d+:\s*)?(?!(?:\w+\.)*\w*(?:Error|Exception)\()[\w.:]{2,60}[.:]\w{2,40}\([fbru]?[\"'`].{0,2000}[\"'`]\)$|^-? ?(?:pattern|regexp?|match(?:es)?|expr|contains|description|summary|help|title|example|grep): ?[\"'/|]|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
 # A request, a rule or a question, not a report: "when a job fails (exit code 137), the scheduler should …"
 _RULE = re.compile(
     r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
     r"|\b[Ii]n case (?:of )?(?:an? |the |any )?(?:process|job|worker|run|task|pod|container|program|training|script)(?:e?s)?\b"
-    r"|\b(?:[Ll]ook(?:ing)? for an?|[Aa]lways check|[Cc]heck (?:dmesg|docker|kubectl|journalctl|(?:the |your |kernel )?logs?)\b[\w ]{0,30} (?:for|whether|if)) "
+    r"|\b(?:[Ll]ook(?:ing)? for an? |[Aa]lways check |[Cc]heck (?:dmesg|docker|kubectl|journalctl|(?:the |your |kernel )?logs?)\b[\w ]{0,30} (?:for (?!the dead worker)|whether |if ))"
+    r"|\b[Ii]t(?: would|['’]d) be (?:very |really )?(?:nice|great|good|helpful|useful|better|handy)\b"
     r"|^(?:Does|Do|Should|Would|Will) (?:this|the|that|it|we|these)\b.{0,300}\?$"
 )
 # A list of changes, a commit's subject, a question and its answer
@@ -72,12 +73,12 @@ def only_mentions(line: str, in_program: bool = False) -> bool:
 
 
 _INTRODUCES = re.compile(
-    r"(?i)\b(?:might|may|would|could|will|can) (?:now )?(?:see|look|get|print|show|be)\b[^.!?\n]{0,60}:$|\bexample (?:\w+ )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:$|\bfor example:$"
+    r"(?i)\b(?:might|may|would|could|will|can) (?:now )?(?:see|look|get|print|show|be)\b[^.!?\n]{0,60}:$|\bexample (?:\w+ )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:$|^example (?:new )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:?$|\bfor example:$"
 )
 
 
 class Examples:
-    """Fenced blocks below a sentence that says they are examples, or that are a diff: what they show did not happen."""
+    """Fenced blocks or quotations below a sentence that says they are examples, or that are a diff: what they show did not happen."""
 
     __slots__ = ("_fenced", "_next")
 
@@ -92,6 +93,8 @@ class Examples:
             return False
         if self._fenced:
             return True
+        if self._next and line.startswith(">"):
+            return True
         if line.strip():
-            self._next = line.endswith(":") and _INTRODUCES.search(line[-400:]) is not None
+            self._next = _INTRODUCES.search(line[-400:]) is not None
         return False

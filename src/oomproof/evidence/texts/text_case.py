@@ -22,7 +22,7 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
-from oomproof.evidence.texts.post_heads import split_head
+from oomproof.evidence.texts.post_heads import split_head, spoken_lines
 from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
@@ -122,6 +122,9 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         whole.append(job.whole)
         if job.explains:
             findings = []
+        elif job.of_change:
+            quoting = spoken_lines(job.whole)
+            findings = [finding for finding in findings if finding.line not in quoting]
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}

@@ -67,13 +67,17 @@ def go_on(before: WrappedLine, text: str, hit: Hit) -> WrappedLine | None:
 
 def _has_more(hit: Hit) -> bool:
     memory = hit.cause.endswith(("-oom", "-memory-error")) and hit.kind == "failure"
-    return memory and _figures(hit) < _SENTENCE
+    return memory and figures_told(hit) < _SENTENCE
 
 
-def _figures(hit: Hit) -> int:
+def figures_told(hit: Hit) -> int:
     """How many of a GPU's figures the pieces tell; a whole sentence tells three and more."""
     gpu = hit.gpu
-    told = (gpu.total, gpu.free, gpu.requested, gpu.allocated) if gpu is not None else ()
+    told = (
+        (gpu.total, gpu.free, gpu.requested, gpu.allocated, gpu.reserved_unallocated)
+        if gpu is not None
+        else ()
+    )
     return sum(figure is not None for figure in told)
 
 
@@ -107,4 +111,4 @@ def _says_more(old: Hit | None, new: Hit, glue: str) -> bool:
         return new.cause == old.cause and bool(new.pids) and new.pids != old.pids and not glue
     if new.kind == "talk":  # "ran out of memory trying to allocate" / "… this is not a failure"
         return True
-    return new.gpu is not None and new.gpu.total is not None and _figures(new) > _figures(old)
+    return new.gpu is not None and new.gpu.total is not None and figures_told(new) > figures_told(old)

@@ -23,7 +23,7 @@ _TF = re.compile(
     r"tensorflow|ResourceExhaustedError|OOM when allocating tensor|local_tsl|local_xla|Resource exhausted"
 )
 _JAX = re.compile(
-    r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|Failed to allocate request for|external/org_tensorflow|external/tsl|XLA:TPU|memory space hbm|jax\.errors"
+    r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|Failed to allocate request for|external/org_tensorflow|external/tsl|XLA:TPU|memory space hbm|jax\.errors|That was not possible\. There are|_HBM\d"
 )
 _BYTES = re.compile(
     r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"

@@ -26,7 +26,7 @@ _TOLD = re.compile(
 )
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
-    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|of pinned memory|^\W{0,3}[Ww]arning\b|\bmlock|lock memory"
+    r"fall(?:ing|s)? ?back|retry|try again|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|of pinned memory|^\W{0,3}[Ww]arning\b|\bmlock|lock memory"
 )
 # A program that lists what it may have been
 _GUESS = re.compile(

@@ -88,7 +88,16 @@ ABORTED = Rule(
     Row("malloc.c:", "python: malloc.c:2394: sysmalloc: Assertion `x' failed.", r"malloc\.c:\d+: \w+: Assertion"),
     Row("free(): ", "free(): invalid pointer"),
     Row("double free or corruption", "double free or corruption (!prev)"),
-    Row("malloc(): ", "malloc(): invalid size (unsorted)"),
+    Row("malloc(): ", "malloc(): invalid size (unsorted)", other="<jemalloc>: Error in malloc(): out of memory", pattern=r"(?<!Error in )malloc\(\): "),
+    Row("realloc(): ", "realloc(): invalid pointer", r"\brealloc\(\): invalid "),
+    Row("tcache_thread_shutdown(): ", "tcache_thread_shutdown(): unaligned tcache chunk detected"),
+    Row("*** buffer overflow detected ***", "*** buffer overflow detected ***: terminated"),
+    Row("Fatal glibc error: ", "Fatal glibc error: malloc assertion failure in sysmalloc: (old_top == initial_top (av))"),
+    Row("allocate too many memory regions", "OpenBLAS : Program is Terminated. Because you tried to allocate too many memory regions."),
+    Row("Attempt to free invalid pointer", "src/tcmalloc.cc:332] Attempt to free invalid pointer 0x55d1"),
+    Row("Internal Error (", "#  Internal Error (g1ConcurrentMark.cpp:1234), pid=4242, tid=4243", r"^#\s+Internal Error \(\S{1,120}\), pid=(?P<pid>\d+)"),  # Java
+    Row("has overflowed its stack", "thread 'main' has overflowed its stack", r"^thread '[^'\n]{1,80}'(?: \(\d+\))? has overflowed its stack"),
+    Row("ERROR: AddressSanitizer: ", "==4242==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x6020", r"ERROR: AddressSanitizer: (?!SEGV)[\w-]+"),
     Row("malloc_consolidate(): ", "malloc_consolidate(): unaligned fastbin chunk detected"),
     Row("malloc: *** error", "python(4242,0x1) malloc: *** error for object 0x1: pointer being freed was not allocated"),
     Row("corrupted ", "corrupted size vs. prev_size", r"corrupted (?:size|double)"),
@@ -111,7 +120,7 @@ def _named_signal(said: FailureText, match: Match, hit: Hit) -> Hit:
 
 VANISHED = Rule(
     "killed-unknown", "a worker process vanished; nothing says who ended it", 0.5,
-    Row("ernel ", "The kernel appears to have died. It will restart automatically.", r"[Kk]ernel (?:appears to have )?(?:died|crashed)"),
+    Row("ernel ", "The kernel appears to have died. It will restart automatically.", r"[Kk]ernel (?:for \S{1,120} )?(?:appears to have )?(?:died|crashed)"),
     Row("died unexpectedly", "Worker proc VllmWorker-2 died unexpectedly, shutting down executor.", r"(?i:worker|process|proc|actor|child|engine)\b[^.!?\n]{0,40}\bdied unexpectedly|Actor ?died unexpectedly"),
     Row("orkers died", "RuntimeError: Background workers died. Look for the error message further up!", r"\b[Ww]orkers died\b"),
     Row("no longer alive", "One or more background workers are no longer alive.", r"\b(?:[Ww]orkers?|[Pp]rocess(?:es)?)\b[^.!?\n]{0,20} no longer alive"),
@@ -165,7 +174,7 @@ CRASHED = Rule("abort", "native code crashed", 0.35, Row(" Crashed", "Thread 0 C
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker. A row gives an exit
 # code, or a signal by its number, its name or a shell's word for it.
-_BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|(?P<number>\d{1,2})\b)"
+_BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|-?(?P<number>\d{1,2})\b)"
 EXITS = (
     Row("exitcode", "  exitcode  : -9 (pid: 4242)", r"exitcode\s{0,4}: *(?P<code>-?\d{1,3})\b", {"signal": 9, "pids": (4242,)}),
     Row("return code", "['python', 'train.py'] exits with return code = -9", r"return code ?(?:=|of|:)? ?(?P<code>-?\d{1,3})\b", {"signal": 9}),
@@ -175,6 +184,12 @@ EXITS = (
     Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", r"W&B process to finish\.\.\. \(failed (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("xit", "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
         r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus(?: code)?)[ :='\"]*(?P<code>-?\d{1,3})\b(?!/\d)", {"signal": 9}),
+    Row("died through signal ", "job 4242 died through signal KILL (9)", r"died through signal [A-Z]{2,6} ?\(?=? ?(?P<number>\d{1,2})\b", {"signal": 9}),
+    Row("died due to signal ", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)", r"died due to signal (?P<number>\d{1,2})\b", {"signal": 9}),
+    Row("exit_status", "exit_status  137", r"^exit_status\s+(?P<code>\d{1,3})\s*$", {"signal": 9}),
+    Row("error exit status (", "Process `ALIGN (1)` terminated with an error exit status (137)", r"terminated with an error exit status \((?P<code>\d{1,3})\)", {"signal": 9}),
+    Row("ExitCode ", "ExitCode -9", r"^ExitCode (?P<code>-?\d{1,3})\b", {"signal": 9}),
+    Row("ProcessSignaled(", "ERROR: failed process: Process(`python train.py`, ProcessSignaled(9)) [0]", r"\bProcessSignaled\((?P<number>\d{1,2})\)", {"signal": 9}),
     Row("Exit code is ", "Container killed on request. Exit code is 137", r"Exit code is (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("errno 1", "npm ERR! errno 137", r"^npm (?:ERR!|error) errno (?P<code>1[345]\d)\b", {"signal": 9}),
     Row("OS return value: ", "== Error ==  system call finished abnormally, OS return value: -9", r"OS return value: (?P<code>-?\d{1,3})\b", {"signal": 9}),

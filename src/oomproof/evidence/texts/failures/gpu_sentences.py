@@ -32,6 +32,8 @@ GPU_FAULTS = (
          Row("ncorrectable ECC error", "RuntimeError: CUDA error: uncorrectable ECC error encountered", r"[Uu]ncorrectable ECC error"),
          Row("Unable to determine the device handle for", "Unable to determine the device handle for GPU0: 0000:3B:00.0: Unknown Error"),
          loud=True, unless="Xid"),
+    Rule("other-error", "a GPU kernel needs more of the chip's own memory than there is", 0.8,
+         Row("out of resource: ", "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 196608, Hardware limit: 101376", r"out of resource: (?:shared memory|threads|registers|tensor memory), Required: \d")),
     Rule("other-error", "a call to the GPU failed; what it was stands above it", 0.4,
          Row("c10_cuda_check_implementation", "Exception raised from c10_cuda_check_implementation at CUDAException.cpp:43 (most recent call first):", r"^Exception raised from c10_cuda_check_implementation"),
          only="printed"),
@@ -43,6 +45,8 @@ GPU_FAULTS = (
          Row("CUDA_ERROR_ILLEGAL_ADDRESS", "RuntimeError: CUDA_ERROR_ILLEGAL_ADDRESS"),
          Row("ErrorIllegalAddress", "RuntimeError: cudaErrorIllegalAddress", r"(?:cuda|hip)ErrorIllegalAddress"),
          Row("HSA_STATUS_ERROR_MEMORY_", "Queue 0x7f aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)"),
+         Row("HSA_STATUS_ERROR_EXCEPTION", "Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016"),
+         Row("CudaAPIError: [", "numba.cuda.cudadrv.driver.CudaAPIError: [700] Call to cuMemcpyDtoH results in UNKNOWN_CUDA_ERROR", r"CudaAPIError: \[(?:700|716|719)\]"),
          Row("misaligned address", "RuntimeError: CUDA error: misaligned address"),
          Row("an illegal instruction was encountered", "RuntimeError: CUDA error: an illegal instruction was encountered"),
          Row("Memory access fault by GPU", "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x7f. Reason: Page not present"),
@@ -132,7 +136,7 @@ GPU_MEMORY = (
          Row("hipErrorOutOfMemory", "RuntimeError: hipErrorOutOfMemory"),
          Row("CUDA_ERROR_OUT_OF_MEMORY", "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
          Row("failed: out of memory", "ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory", r"cudaMalloc[^\n]{0,40} failed: out of memory|cuMemAlloc failed: out of memory"),
-         Row("out of memory", "ncclUnhandledCudaError: Cuda failure 2 'out of memory'", r"(?:Cuda|CUDA) failure[ :]*(?:2 )?'?out of memory"),
+         Row("out of memory", "ncclUnhandledCudaError: Cuda failure 2 'out of memory'", r"(?:Cuda|CUDA) failure[ :]*(?:2[: ]+)?'?out of memory"),
          Row("out of memory", "F0501 10:00:00.123456 4242 x.cu:20] Check failed: error == cudaSuccess (2 vs. 0)  out of memory", r"(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory"),
          Row("Memory allocation failed", "[19:03:47] src/storage/./pooled_storage_manager.h:62: Memory allocation failed.", r"(?:\[[\d:]{8}\] )?\S{0,80}pooled_storage_manager\.h:\d+: Memory allocation failed"),
          Row("Out of memory error on GPU ", "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.5GB memory on GPU 0", r"Out of memory error on GPU \d"),
@@ -162,6 +166,24 @@ GPU_MEMORY = (
          Row("PT_DEVMEM Allocation failed for size", "RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::4096 (0)MB", gives={"requested": 4096}),
          Row("PI_ERROR_OUT_OF_", "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)", r"PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)"),
          Row("(out of memory)", "Cuda error in file 'src/cuda.cpp' at line 20 (out of memory)", r"[Cc]uda (?:[Ee]rror|Runtime)[^\n]{0,120}\(out of memory\)"),
+         Row("[CUDA] out of memory", "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda_utils.cu 25"),
+         Row("Out of memory. Requested ", "_catboost.CatBoostError: Error: Out of memory. Requested 2048.5; Free 512", r"Out of memory\. Requested [\d.]+; Free "),
+         Row("RMM failure at", "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:pool_memory_resource.hpp:257: Maximum pool size exceeded (failed to allocate 8.000000 GiB)",
+             r"out_of_memory: RMM failure at", {"requested": 8 * _GIB}),
+         Row("CUDA error at: ", "MemoryError: std::bad_alloc: CUDA error at: rmm/mr/device/cuda_memory_resource.hpp", r"bad_alloc: CUDA error at: "),
+         Row("failed to cudaMalloc ", "Faiss assertion 'err == cudaSuccess' failed; details: failed to cudaMalloc 4096 bytes (error 2 out of memory)", gives={"requested": 4096}),
+         Row("(-217:Gpu API call) out of memory", "cv2.error: OpenCV(4.8.0) gpu_mat.cu:121: error: (-217:Gpu API call) out of memory in function 'allocate'"),
+         Row("HSA_STATUS_ERROR_OUT_OF_RESOURCES", "Callback: Queue 0x7f Aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources."),
+         Row("Error out of memory at line ", "Error out of memory at line 380 in file /src/csrc/pythonInterface.c", r"^Error out of memory at line \d+ in file "),  # bitsandbytes
+         Row("unable to allocate ", "llama_model_load: error loading model: unable to allocate CUDA0 buffer", r"unable to allocate (?:CUDA|ROCm|Vulkan|SYCL|Metal|CANN|MUSA)\w* buffer"),
+         Row("failed to allocate buffer for kv cache", "llama_kv_cache_init: failed to allocate buffer for kv cache"),
+         Row("failed to allocate compute buffers", "llama_init_from_model: failed to allocate compute buffers"),
+         Row("out of memory. Try to lower your batch size", "Decode out of memory. Try to lower your batch size.", r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),  # SGLang
+         Row("_slots runs out of memory", "RuntimeError: alloc_req_slots runs out of memory. Please set a smaller number for `--max-running-requests`."),
+         Row("Out of memory on device. ", "Out of memory on device. To view more detail about available memory on the GPU, use 'gpuDevice()'."),  # MATLAB
+         Row("failed out of memory", "cudaMalloc GpuBuffer::Allocate failed out of memory", r"\bcudaMalloc \S{1,80} failed out of memory"),  # AMBER
+         Row("Out of memory in ", "Out of memory in CUDA queue enqueue (integrator_shade_surface)", r"Out of memory in (?:CUDA|HIP|OptiX|Metal|OneAPI) "),  # Blender
+         Row("Got an OOM, unloading all loaded models", "Got an OOM, unloading all loaded models."),  # ComfyUI
          Row("cudaMalloc retry failed", "terminate: cudaMalloc retry failed: memory"),
          Row("ut of memory", "GPU 0: Out of memory, failed to allocate 9 MB", r"(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"),
          gpu=gpu_numbers, fits=_of_a_gpu, refine=_sentence),
@@ -172,6 +194,7 @@ GPU_MEMORY = (
     # vLLM: the weights leave no memory for it
     Rule("cuda-oom", "the model leaves no GPU memory for the KV cache", 0.6,
          Row("No available memory for the cache blocks", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
+         Row("No executable batch size found", "RuntimeError: No executable batch size found, reached zero."),  # accelerate
          Row("KV cache is needed", "ValueError: To serve at least one request with the models's max seq len (131072), (24.00 GiB KV cache is needed, which is larger than the available KV cache memory (13.69 GiB).",
              _TOO_LONG, {"requested": 24 * _GIB, "free": round(13.69 * _GIB)}),
          Row("Not enough memory to handle ", "RuntimeError: Not enough memory to handle 4096 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", r"Not enough memory to handle \d+ (?:prefill|total) tokens"),

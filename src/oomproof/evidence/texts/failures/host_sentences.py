@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.rules import Row, Rule, talk_if_quiet
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _TRIED = re.compile(
-    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes|failed to (?:map|allocate) (\d+) bytes|commit_memory\(0x[0-9a-f]+, (\d+),"
+    r"(?:tried|attempted) to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:re)?alloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes|failed to (?:map|allocate) (\d+) byte|re-allocate memory \((\d+) bytes|allocation of (\d+) bytes failed|tcmalloc: allocation failed (\d+)|commit_memory\(0x[0-9a-f]+, (\d+),"
 )
 _ARRAY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
@@ -89,6 +89,10 @@ HOST_MEMORY = (
     Rule("python-memory-error", ".NET could not get memory from the system", 0.93,
          Row("System.OutOfMemoryException", "Unhandled exception. System.OutOfMemoryException: Exception of type 'System.OutOfMemoryException' was thrown.")),
     Rule("heap-limit", "node's heap was full", 0.95,
+         Row("Allocation failed - process out of memory", "FATAL ERROR: CALL_AND_RETRY_LAST Allocation failed - process out of memory"),
+         Row("Fatal process ", "# Fatal process out of memory: Zone", r"^#? ?Fatal process (?:out of memory: |OOM in )"),
+         Row("ERR_WORKER_OUT_OF_MEMORY", "Error [ERR_WORKER_OUT_OF_MEMORY]: Worker terminated due to reaching memory limit: JS heap out of memory"),
+         Row("<--- Last few GCs --->", "<--- Last few GCs --->", r"^<--- Last few GCs --->$"),
          Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory",
              other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
          unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
@@ -96,6 +100,8 @@ HOST_MEMORY = (
          Row("OutOfMemoryError: ", "java.lang.OutOfMemoryError: Java heap space",
              r"OutOfMemoryError: (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory|Requested array size exceeds VM limit)",
              other="torch.OutOfMemoryError: CUDA out of memory."),
+         Row("OutOfDirectMemoryError: ", "io.netty.util.internal.OutOfDirectMemoryError: failed to allocate 16777216 byte(s) of direct memory (used: 9, max: 9)", r"OutOfDirectMemoryError: (?P<what>failed to allocate \d+ byte)"),
+         Row("SparkOutOfMemoryError: ", "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 65536 bytes of memory, got 0", r"SparkOutOfMemoryError: (?P<what>[^\n]{1,80})"),
          unless="HeapDumpOnOutOfMemoryError"),
     Rule("python-memory-error", "a library could not be mapped: the address space was limited (ulimit -v) or used up", 0.93,
          Row("failed to map segment from shared object", "ImportError: libtorch_cpu.so: failed to map segment from shared object",
@@ -136,6 +142,19 @@ HOST_MEMORY = (
          Row("(os error 12)", "Error: Cannot read the shard (os error 12)"),
          Row("WinError 1455", "OSError: [WinError 1455] The paging file is too small for this operation to complete."),
          Row("aging file is too small", "ImportError: The paging file is too small for this operation to complete."),
+         Row("Cannot recover from MemoryErrors", "Fatal Python error: Cannot recover from MemoryErrors while normalizing exceptions."),
+         Row("Not enough memory to perform factorization", "MemoryError: Not enough memory to perform factorization."),  # SuperLU
+         Row("Error in PARDISO memory allocation", "*** Error in PARDISO memory allocation: FACTORIZE_SOLVING_LU_DATA, allocation of 4096 bytes failed", gives={"requested": 4096}),
+         Row("Memory allocation still failed after", "OpenBLAS error: Memory allocation still failed after 10 retries, giving up."),
+         Row("final link failed: memory exhausted", "/usr/bin/ld: final link failed: memory exhausted"),
+         Row("tcmalloc: allocation failed ", "tcmalloc: allocation failed 4096", gives={"requested": 4096}),
+         Row(": Error in ", "<jemalloc>: Error in malloc(): out of memory", r"^(?:<jemalloc>)?: Error in \w{3,30}\(\): out of memory"),
+         Row("runtime/cgo: out of memory", "runtime/cgo: out of memory in thread_start"),
+         Row("alloc' could not ", "'Realloc' could not re-allocate memory (4096 bytes)", r"'(?:C|Re)alloc' could not (?:re-)?allocate memory \(\d", {"requested": 4096}),
+         Row("emory exhausted (limit reached?)", "Error: memory exhausted (limit reached?)", r"Error: (?:cons )?memory exhausted \(limit reached\?\)"),  # R
+         Row("an instance type with more memory", "ClientError: Please use an instance type with more memory, or reduce the size of training data processed on an instance."),  # SageMaker
+         Row("Failed to allocate CPU Memory", "MXNetError: Check failed: dptr != nullptr: Failed to allocate CPU Memory"),
+         Row("unable to allocate CPU", "llama_model_load: error loading model: unable to allocate CPU buffer", r"unable to allocate CPU\w* buffer"),
          Row("C error: out of memory", "pandas.errors.ParserError: Error tokenizing data. C error: out of memory"),
          Row("insufficient memory (attempted to allocate", "RuntimeError: insufficient memory (attempted to allocate 9MB)"),
          Row("not enough space in the context's memory pool", "ggml_new_object: not enough space in the context's memory pool (needed 9, available 8)"),

@@ -75,6 +75,8 @@ LOADER = (
          Row("posix_fallocate failed", "NCCL WARN Call to posix_fallocate failed : No space left on device", r"(?:Call to )?posix_fallocate failed : No space"),
          Row("/torch_", "RuntimeError: unable to write to file: /torch_4242_1: No space left on device", r"unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"),
          loud=True, unless="Too many open files", fits=_own_words),
+    Rule("shm-exhausted", _FULL, 0.85,  # Open MPI
+         Row("there is not enough space for /dev/shm", "It appears as if there is not enough space for /dev/shm/vader_segment.node17 (the shared-memory backing file).")),
     Rule("shm-exhausted", _FULL, 0.85,
          Row("No space left on device", 'Traceback (most recent call last):\n  File "/usr/lib/python3.11/multiprocessing/heap.py", line 80, in __init__\n'
              "    os.ftruncate(self.fd, size)\nOSError: [Errno 28] No space left on device",

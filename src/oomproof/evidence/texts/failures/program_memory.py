@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _ASKED = re.compile(
-    rf"tried to allocate (\d+) bytes|Cannot (?:re)?allocate (\d+) bytes|cannot allocate (\d+)-byte block|\({SIZE}\) array exceeds|more system memory \({SIZE}\)"
+    rf"tried to allocate (\d+) bytes|Cannot (?:re)?allocate (\d+) bytes|cannot allocate (\d+)-byte block|attempt to allocate chunk of (\d+) bytes|Failed on request of size (\d+)|\({SIZE}\) array exceeds|more system memory \({SIZE}\)"
 )
 
 
@@ -16,10 +16,10 @@ def _asked(text: str) -> int | None:
     match = _ASKED.search(text)
     if match is None:
         return None
-    plain = next((group for group in match.groups()[:3] if group), None)
+    plain = next((group for group in match.groups()[:5] if group), None)
     if plain:
         return int(plain)
-    number, unit = (match[4], match[5]) if match[4] else (match[6], match[7])
+    number, unit = (match[6], match[7]) if match[6] else (match[8], match[9])
     return amount(number, unit)
 
 
@@ -30,6 +30,9 @@ PROGRAM_MEMORY = (
          Row("Heap exhausted; Current maximum", "ghc: Heap exhausted; Current maximum heap size is 1073741824 bytes (1024 MB)."),
          Row("GC thrashing", "Shutting down JVM after 8 consecutive periods of measured GC thrashing.", r"Shutting down JVM after \d+ consecutive periods of measured GC thrashing"),
          Row("JVM heap space is exhausted", "Expiring Daemon because JVM heap space is exhausted"),
+         Row("ExceededMemoryLimit", "MongoServerError: ExceededMemoryLimit: Sort exceeded memory limit of 104857600 bytes", r"\bExceededMemoryLimit\b: "),
+         Row("Data too large, data for [", "[parent] Data too large, data for [<http_request>] would be [2087772160/1.9gb], which is larger than the limit of [2040109465/1.9gb]"),  # Elasticsearch
+         Row("command not allowed when used memory > ", "redis.exceptions.OutOfMemoryError: command not allowed when used memory > 'maxmemory'."),
          Row("Array buffer allocation failed", "RangeError: Array buffer allocation failed"),
          requested=_asked),
     Rule("python-memory-error", "the program could not get memory from the system", 0.9,

@@ -41,7 +41,7 @@ _NTSTATUS = {0xC0000005: 11, 0xC0000374: 6, 0xC0000409: 6, 0xC00000FD: 11, 0xC00
 _NAMED = re.compile(r"\b(?P<name>SIG(?:SEGV|ABRT|BUS))\b")
 _DUMPED = re.compile(r"(?P<word>[Ss]egmentation fault|[Bb]us error|[Aa]borted) ?\(core dump")  # in a sentence
 _CLOSING = re.compile(
-    r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
+    r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|(?<!Task )handler|Terminating process|timeout --signal|forwarding"
 )
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
 
