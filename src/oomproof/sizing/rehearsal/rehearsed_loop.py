@@ -44,6 +44,7 @@ class RehearsedLoop:
         self.notes: list[str] = []
         self.ooms: list[dict[str, Any]] = []
         self.wants_save = False  # a trainer that saves
+        self.wanted = STEPS  # as on the virtual GPU, where more are where batches differ in shape
         self._stepped_at: float | None = None
         self._last_step: tuple[float, tuple[int, ...]] | None = (
             None  # when, and how much else had happened by then
