@@ -218,9 +218,23 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
         phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
         gpu, sized.host.estimate(), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run), *sized.held_back, tight, lighter) if note), peak=str(run.result.get("peak_place", "")),
+        notes=tuple(note for note in (*_notes(run), _other_torch(run, calibrated), *sized.held_back, tight, lighter) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
     return replace(sized, sizing=sizing, run=run, card=card)
+
+
+def _other_torch(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
+    """Another version may keep other tensors for the same layer: `nn.RMSNorm` in autocast keeps two in 2.11 and one in 2.13 (7 % of a job)."""
+    versions = [
+        ".".join(str(given or "").split(".")[:2])
+        for given in (
+            run.result.get("torch"),
+            calibrated.facts.get("torch") if calibrated is not None else "",
+        )
+    ]
+    if not all(versions) or versions[0] == versions[1]:
+        return ""
+    return f"sized with torch {versions[0]}, and the card's file is of torch {versions[1]}: size it with the version that it will run with"
 
 
 def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.sizing import measured_workspaces, virtual_run
+from oomproof.sizing import measured_workspaces, script_sizing, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.common_operations import common_operations
@@ -99,3 +99,16 @@ def test_gradients_of_a_convolution_are_made_one_after_the_other() -> None:
 def test_a_run_of_an_earlier_version_has_no_signatures() -> None:
     run = VirtualRun({"kinds": {}, "phases": {}, "marks": []}, [(1, MIB)], bytes(1))
     assert measured_workspaces.applied(run, a_card()).events == run.events
+
+
+def test_a_card_of_another_torch_is_told() -> None:
+    run = a_run(torch="2.13.0+cpu")
+    other, same = (CalibratedCard({"torch": f"{version}+cu130"}) for version in ("2.11.0", "2.13.1"))
+    assert "the card's file is of torch 2.11" in script_sizing._other_torch(run, other)
+    assert not script_sizing._other_torch(run, same) and not script_sizing._other_torch(run, None)
+
+
+def test_the_ends_of_steps_move_with_what_is_put_in() -> None:
+    card = a_card(other={"extra": 3 * MIB, "later": [MIB, 2 * MIB, -1, -2]})
+    run = measured_workspaces.applied(a_run(step_ends=[4, 9]), card)
+    assert run.result["step_ends"] == [4, len(run.events)]

@@ -152,3 +152,21 @@ def test_what_kernels_take_and_do_not_take(tmp_path: Path) -> None:
     assert sizes.count(16 * MIB) >= 2, "the absolute of a complex number is first a complex one"
     assert 2048 * (4 * 256 + 20 + 2 * 256 + 8) in sizes, "digits of the largest, by block and by row"
     assert 8 * MIB in sizes, "a convolution wants its rows in a row"
+
+
+def test_a_bias_is_added_in_place_to_a_product_of_turned_rows(tmp_path: Path) -> None:
+    """Of a MultiheadAttention with the batch first: on a card no second result is made."""
+    run, _ = on_virtual_gpu(
+        """
+import torch
+layer = torch.nn.Linear(64, 1000).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(4):
+    layer(torch.randn(40, 50, 64).cuda().transpose(0, 1)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        tmp_path,
+    )
+    made = [number for number, size in run.events if number > 0 and size == 40 * 50 * 1000 * 4]
+    assert len(made) == run.result["steps"]

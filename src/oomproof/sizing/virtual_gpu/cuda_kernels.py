@@ -307,8 +307,22 @@ def softmax(mode: Any, name: str) -> Any:
     return soft
 
 
+def linear(mode: Any) -> Any:
+    """With rows that do not lie one after the other: a product to which the bias is added in place, but never where the bias is of
+    another class, as ours is (Linear.cpp)."""
+    whole = aten.linear.default
+
+    def multiplied(tensor: Any, weight: Any, bias: Any = None) -> Any:
+        if bias is not None and tensor.dim() > 2 and not tensor.is_contiguous() and mode.is_on_card(tensor):
+            return torch.matmul(tensor, weight.t()).add_(bias)
+        return whole.decompose(tensor, weight, bias)
+
+    return multiplied
+
+
 def install(mode: Any, library: Any) -> None:
     kernels = {
+        aten.linear.default: linear(mode),
         aten.scaled_dot_product_attention.default: attention(mode),
         aten.dropout.default: dropout(mode),
         aten.softmax.int: softmax(mode, "softmax"),
