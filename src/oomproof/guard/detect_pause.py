@@ -29,7 +29,7 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
-PARTS = (2, 4)  # of the floor, left to the last that runs: at its first turn, and later
+PARTS = (2, 4, 8)  # of the floor, left to the last that runs: at its first turn, and later
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -38,9 +38,7 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
         return False
-    if facts.running == 0 and facts.waiting > 0 and not facts.unmanaged_wait:
-        return False  # the last that runs: the others wait for it
-    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait:
+    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait and not facts.waiting:
         return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
@@ -96,6 +94,8 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
+    if facts.waiting and not facts.unmanaged_wait:
+        return Action("freeze", f"{why}; runs that are paused wait for the same memory", "machine")
     if ours(facts):
         return Action(
             "freeze", f"{why}; jobs that were not started by oomproof need memory as well", "machine"
@@ -111,6 +111,7 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
         paused_until=facts.t + settings.pause_max,
         resume_headroom=resume_headroom(settings, facts),
         paused_swap=facts.swap,
+        paused_left=None,
         for_ours=facts.running > 0 or facts.waiting > 0,
         for_unmanaged=facts.running == 0 and facts.waiting == 0 and ours(facts),
         headroom_since=None,

@@ -98,13 +98,20 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     action = choose(DESKTOP, beside, Done())
     assert action.kind == "freeze" and "not started by oomproof" in action.why and not action.others_growth
     waited_for = replace(beside, waiting=1, unmanaged_wait=False)
-    assert choose(DESKTOP, waited_for, Done()).kind != "freeze", "others wait for it"
+    action = choose(DESKTOP, waited_for, Done())
+    assert action.kind == "freeze" and "wait for the same" in action.why, "before one of them is ended for it"
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
     done = detect_pause.frozen(DESKTOP, beside, Done())
-    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0)
-    assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none"
+    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0, unmanaged_lives=True)
+    assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none", "one of them may end"
+    all_paused = replace(later, t=beside.t + 31, unmanaged_lives=False)
+    turn = choose(DESKTOP, all_paused, done)
+    assert turn.kind == "thaw" and not turn.gave_up, "they may all wait for each other: it has its turn"
+    assert choose(DESKTOP, all_paused, replace(done, pauses=3)).gave_up, "and has had them"
     given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
-    assert given_up.kind == "thaw" and given_up.gave_up, "they may all wait for each other"
+    assert given_up.kind == "thaw" and given_up.gave_up, "nobody has ended"
+    grows_on = replace(beside, pauses=1)
+    assert choose(DESKTOP, grows_on, Done(gave_up=True, pauses=1)).kind == "term", "while it can still save"
     for_a_run = detect_pause.frozen(DESKTOP, replace(beside, running=1), Done())
     assert choose(DESKTOP, replace(later, running=1, t=beside.t + 121), for_a_run).kind == "none"
 
@@ -177,13 +184,21 @@ def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
 
 def test_deadlock_the_other_grows_on() -> None:
     """The paused job holds what the other one needs: thawed and ended, for it is the newest."""
-    state = paused()
-    pressed = still(available=400 * MIB, shrink=50.0 * MIB)
+    state = paused(paused_left=900 * MIB)
+    early = still(available=400 * MIB, shrink=50.0 * MIB)
+    assert choose(DESKTOP, early, state).kind == "none", "whoever grows may be paused in a moment"
+    assert choose(DESKTOP, replace(early, shrink=1000.0 * MIB), state).kind == "term", (
+        "there is no time for that"
+    )
+    assert choose(DESKTOP, replace(early, stall=0.5), state).kind == "term"
+    pressed = replace(early, available=200 * MIB)
     assert choose(DESKTOP, pressed, state).kind == "term"
-    beside = replace(pressed, unmanaged_wait=True)
-    assert choose(DESKTOP, beside, state).kind == "none", "whoever grows may be paused in a moment"
-    assert choose(DESKTOP, replace(beside, available=200 * MIB), state).kind == "term"
-    assert choose(DESKTOP, replace(pressed, t=100.5), state).kind == "none", "not before its effect can show"
+    assert choose(DESKTOP, pressed, paused()).kind == "none", "not before its effect can show"
+    first = detect_resume.kept(DESKTOP, replace(pressed, t=101.5), paused(), None)
+    assert first.paused_left == 200 * MIB
+    assert choose(DESKTOP, pressed, first).kind == "none", "what shrank may have shrunk before the pause"
+    assert choose(DESKTOP, replace(pressed, available=190 * MIB), first).kind == "term"
+    assert detect_resume.kept(DESKTOP, replace(pressed, t=100.5), paused(), None).paused_left is None
     assert choose(DESKTOP, replace(pressed, shrink=0.0), state).kind == "none", "nothing shrinks: no hurry"
     assert choose(DESKTOP, replace(pressed, use=20 * MIB), state).kind == "none", "its end would free nothing"
     after = ladder.taken(DESKTOP, Action("term"), pressed, state)
@@ -199,7 +214,7 @@ def test_deadlock_nobody_is_left_or_gets_anywhere(changes: dict[str, object]) ->
 def test_by_hand_is_left_to_the_hand() -> None:
     for_ever = still(t=1e9, frozen="hand", available=20 * GIB)
     assert choose(DESKTOP, for_ever, Done()) == Action("none")
-    ended = still(frozen="hand", available=300 * MIB, shrink=1.0 * MIB)
+    ended = still(frozen="hand", available=200 * MIB, shrink=1.0 * MIB)
     assert choose(DESKTOP, ended, Done()).kind == "term", "but the machine is not lost for it"
 
 
@@ -254,3 +269,10 @@ def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
     available = detect_pause.resume_headroom(DESKTOP, moment)
     assert available > detect_pause.pause_threshold(DESKTOP, moment) or moment.shrink * 0.06 > DESKTOP.margin
     assert available <= DESKTOP.margin + DESKTOP.floor
+
+
+def test_one_that_will_fit_is_not_killed_either() -> None:
+    """One look before it had all it needed, it was killed with half of the floor left."""
+    nearly = loader(available=400 * MIB, use=3 * GIB, freeze_turn=False)
+    assert choose(DESKTOP, nearly, Done()).kind == "kill"
+    assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"
