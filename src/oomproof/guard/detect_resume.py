@@ -23,6 +23,7 @@ PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a turn each
+SOON = 5.0  # seconds, in which growth that lasts would take what is left
 _SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
 STUCK_SECONDS = (
     300.0  # that all jobs have been paused, runs and others, with a turn for each that may have one
@@ -50,8 +51,13 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     available = headroom(settings, facts)
     settled = state.paused_at is None or state.paused_left is not None
     # on a slow machine two looks are seconds apart, and the growth between them may be from before the pause
-    shrinks = facts.shrink > 0 and (state.paused_left is None or available < state.paused_left)
-    if settled and (shrinks or facts.stall > STALLED) and facts.my_turn and state.term_at is None:
+    since_the_pause = state.paused_left is None or available < state.paused_left
+    # nor is a program that starts, a few MiB in a moment, a reason: in one replay 53 MiB were left for 15 s, then 49
+    soon = available - max(0.0, min(facts.shrink, facts.drain)) * SOON
+    least = settings.floor / 8
+    shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and soon <= least))
+    pressed = shrinks or facts.stall > STALLED
+    if settled and pressed and facts.my_turn and state.term_at is None:
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"

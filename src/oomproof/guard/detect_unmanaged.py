@@ -13,6 +13,7 @@ from oomproof.guard.detect_resume import (
     HEADROOM_SECONDS,
     RESUME_INTERVAL,
     SETTLE,
+    SOON,
     kept,
     thawed,
     while_paused,
@@ -33,7 +34,6 @@ from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
-_SOON = 5.0  # seconds, in which growth that lasts would take what is left
 _LONG_WAIT = 30.0  # seconds
 _NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen again, at the latest
 # Seconds that nobody runs before one has its turn, twice as long before each next turn: where several are paused, and where only this one is and
@@ -208,7 +208,7 @@ def _is_pressing(settings: Settings, view: View, left: int) -> bool:
     if left <= settings.floor / 8 or (view.stall > STALLED and view.available <= settings.floor):
         return True
     lasting = min(view.shrink, view.drain)
-    return lasting > 0 and left - lasting * _SOON <= settings.floor / 4
+    return lasting > 0 and left - lasting * SOON <= settings.floor / 4
 
 
 def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Action:
@@ -241,6 +241,7 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         rate=job.rate,
         sustained=job.rate,
         shrink=view.shrink,
+        drain=view.drain,
         my_turn=settings.may_end_unmanaged,
         thaw_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
         running=sum(not run.frozen for run in ours),
