@@ -38,7 +38,9 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
         return False
-    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait and not facts.waiting:
+    if facts.running == 0 and facts.waiting > 0 and not facts.unmanaged_wait:
+        return False  # the last that runs: the others wait for it
+    if facts.running == 0 and ours(facts) and not facts.unmanaged_wait:
         return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
@@ -94,8 +96,6 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
-    if facts.waiting and not facts.unmanaged_wait:
-        return Action("freeze", f"{why}; runs that are paused wait for the same memory", "machine")
     if ours(facts):
         return Action(
             "freeze", f"{why}; jobs that were not started by oomproof need memory as well", "machine"

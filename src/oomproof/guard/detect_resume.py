@@ -39,7 +39,7 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
 
 def end_line(settings: Settings, facts: Facts) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
-    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching or facts.running):
+    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
         return settings.floor / 2
     return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
@@ -52,10 +52,12 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     settled = state.paused_at is None or state.paused_left is not None
     # on a slow machine two looks are seconds apart, and the growth between them may be from before the pause
     since_the_pause = state.paused_left is None or available < state.paused_left
-    # nor is a program that starts, a few MiB in a moment, a reason: in one replay 53 MiB were left for 15 s, then 49
+    # nor is a program that starts, a few MiB in a moment, a reason where no run is left that grows: in one replay 53 MiB were left
+    # for 15 s, then 49
     soon = available - max(0.0, min(facts.shrink, facts.drain)) * SOON
     least = settings.floor / 8
-    shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and soon <= least))
+    lasts = facts.running > 0 or soon <= least
+    shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
     pressed = shrinks or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
         line = end_line(settings, facts)
