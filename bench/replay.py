@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from freeze import GUARDS, OOMD, PREFIX, ending
 from lab import RESULTS, read_json, save, table
 from replay_mixes import MixJob, draw, oracle
-from virtual_lab import IN_GUEST, JOBS, virtual
+from virtual_lab import IN_GUEST, JOBS, ROOT, virtual
 
 OURS, UNIT = "oomproof", "oomproof-guard.service"
 STOP = {
@@ -45,6 +47,7 @@ class Round:
     seconds: float  # from the first start to the last end
     load: float  # of the host
     log: list[str]  # what oomproof said
+    rules: str = ""  # ours: which version of the guard's rules decided
 
     @property
     def innocents(self) -> int:
@@ -137,7 +140,25 @@ def play(machine: Any, session: Any, guard: str, seed: int) -> Round:
         seconds,
         os.getloadavg()[0],
         [line for text in texts for line in text.splitlines() if line.startswith("oomproof:")],
+        rules() if guard == OURS else "",
     )
+
+
+def rules() -> str:
+    """A name for the guard as it is now: rounds under other rules do not belong into one table."""
+    files = sorted((ROOT / "src" / "oomproof" / "guard").glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
+
+
+def keep_logs(machine: Any, folder: Path, name: str) -> None:
+    """The guard's journal with times, and what its runs have recorded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine.run(
+        f"cd /home/ada/.local/state && journalctl -b -o short-unix _SYSTEMD_USER_UNIT={UNIT} >oomproof/journal.txt; "
+        "tar -czf /tmp/logs.tgz oomproof",
+        check=False,
+    )
+    (folder / f"{name.replace(' ', '-')}.tgz").write_bytes(machine.get("/tmp/logs.tgz"))
 
 
 def outcome(machine: Any, handle: Any, deadline: float) -> tuple[int | None, str]:
@@ -149,8 +170,12 @@ def outcome(machine: Any, handle: Any, deadline: float) -> tuple[int | None, str
         return None, machine.output(handle)
 
 
-def measure(seeds: Sequence[int], guards: Sequence[str], until: float, again: bool) -> dict[str, Any]:
-    kept: dict[str, Any] = read_json(RESULTS / "replay.json").get("rounds", {})
+def measure(
+    seeds: Sequence[int], guards: Sequence[str], until: float, again: bool, logs: Path | None
+) -> dict[str, Any]:
+    before = read_json(RESULTS / "replay.json")
+    kept: dict[str, Any] = before.get("rounds", {})
+    earlier: list[dict[str, Any]] = before.get("earlier", [])  # rounds that were run again since
     small = SmallMachine()
     try:
         for seed in seeds:
@@ -162,13 +187,17 @@ def measure(seeds: Sequence[int], guards: Sequence[str], until: float, again: bo
                     machine, session = small.ready()
                     with guarded(machine, session, guard):
                         result = play(machine, session, guard, seed)
+                        if logs is not None and guard == OURS:
+                            keep_logs(machine, logs, name)
                 except virtual.LabError as error:  # the others are worth having
                     print(f"{name}: {error}", file=sys.stderr, flush=True)
                     small.close()
                     continue
+                if name in kept:
+                    earlier.append(kept[name])
                 kept[name] = asdict(result)
                 print(name, result.ends, f"stall {result.stall:.2f} s", *result.log, sep="\n  ", flush=True)
-                save("replay", {"rounds": kept})
+                save("replay", {"rounds": kept, "earlier": earlier})
     finally:
         small.close()
     return kept
@@ -223,11 +252,15 @@ def main() -> None:
     parser.add_argument("--guards", nargs="*", default=list(GUARDS), choices=list(GUARDS))
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no round after so long")
     parser.add_argument("--again", action="store_true", help="also what is kept from before")
+    parser.add_argument(
+        "--logs", type=Path, metavar="FOLDER", help="keep the guard's journal and recordings of ours"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the machine is switched off
     virtual.ensure_image()
     until = time.monotonic() + 60 * arguments.minutes
-    report(measure(arguments.seeds, arguments.guards, until, arguments.again), list(GUARDS))
+    kept = measure(arguments.seeds, arguments.guards, until, arguments.again, arguments.logs)
+    report(kept, list(GUARDS))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,19 @@ from dataclasses import dataclass, field, replace
 from replay_mixes import BASE, MixJob, draw, oracle
 
 from oomproof.guard import detect_unmanaged, guard_policy
-from oomproof.guard.view import Action, Done, JobKey, JobState, JobView, Settings, UnmanagedView, View
+from oomproof.guard.detect_resume import RESUME_INTERVAL
+from oomproof.guard.view import (
+    Action,
+    Done,
+    JobKey,
+    JobState,
+    JobView,
+    Settings,
+    UnmanagedView,
+    View,
+    is_near,
+)
+from oomproof.ledger.live_runs import ACTION_PAUSE
 
 MIB = 1 << 20
 IDLE = 780  # MiB available when nobody runs
@@ -26,7 +38,8 @@ _LOOK = 0.25  # between two looks over all processes
 _TOOK = 0.15  # that one takes
 _KNOWN = 3.0  # seconds for which what it found counts
 _LONGEST = 900.0  # seconds: what has not come back by then is lost
-_LATCH = 1.0  # seconds between two actions of different guards for the machine's sake
+_WORTH_NAMING = 8 * MIB  # grown by so much in five seconds: one that fills the machine
+_SEARCH = 5.0  # seconds for which a look that may name somebody is waited for
 
 
 @dataclass
@@ -73,7 +86,8 @@ class Mix:
         self.theirs: dict[int, dict[JobKey, Done]] = {}  # what each run makes of unmanaged jobs
         self.waited: set[JobKey] = set()
         self.known: list[tuple[float, list[UnmanagedView]]] = []  # from when on, what a look found
-        self.looked = self.acted = float("-inf")
+        self.looked = self.acted = self.searched = self.asked = float("-inf")
+        self.actor: int | None = None  # who acted last, if that was a resume of its own
         self.said: list[str] = []
 
     def run(self) -> list[str]:
@@ -143,9 +157,19 @@ class Mix:
     def _view(
         self, jobs: tuple[JobView, ...], others: tuple[JobView, ...], unmanaged: tuple[UnmanagedView, ...]
     ) -> View:
+        shrink = self._shrink(0.3)
+        near = is_near(SETTINGS, int(self.available * MIB), 0)
         return View(
-            self.t, int(self.available * MIB), 0, 0.0, self._shrink(0.3), self._shrink(5.0), jobs, others, unmanaged=unmanaged
+            self.t, int(self.available * MIB), 0, 0.0, shrink, self._shrink(5.0), jobs, others, unmanaged=unmanaged,
+            searching=near and shrink > 0 and self._is_searching(),
         )  # fmt: skip
+
+    def _is_searching(self) -> bool:
+        """As UnmanagedGuard.is_searching."""
+        if self.t - self.asked > _SEARCH:
+            self.searched = self.t
+        self.asked = self.t
+        return not self._growing() and self.t - self.searched < _SEARCH
 
     def _look(self) -> None:
         """Who grows, of those that were not started by us; known a moment later."""
@@ -155,7 +179,7 @@ class Mix:
         found = []
         for job in self.jobs:
             grown = job.rate(5.0) * 5.0 if job.held else 0.0
-            if job.is_live and not job.mix.managed and not job.paused and grown >= 8:
+            if job.is_live and not job.mix.managed and not job.paused and grown * MIB >= _WORTH_NAMING:
                 found.append(
                     UnmanagedView(job.key, f"job {job.at}", int(job.now() * MIB), job.rate(1.0) * MIB)
                 )
@@ -189,6 +213,13 @@ class Mix:
                 if live is not None and not (own and found.key in self.waited):
                     waited = not own and found.key in self.waited
                     views[found.key] = replace(found, waited=waited)
+        if not own:  # those that hold much may end soon, and free it
+            held = [job for job in self.jobs if job.is_live and not job.mix.managed and job.key not in views]
+            views |= {
+                job.key: UnmanagedView(job.key, f"job {job.at}", int(job.now() * MIB))
+                for job in held
+                if job.now() * MIB >= SETTINGS.floor / 2
+            }
         return tuple(views.values())
 
     # -- what they do --------------------------------------------------------------------------------------
@@ -225,15 +256,17 @@ class Mix:
             actions, after = guard_policy.decide({mine.name: given}, view, state, self.theirs[job.at])
             self.states[job.at] = after[mine.name]
             for action in actions:
-                if self._may(action):
+                if self._may(job.at, action):
                     self._take(job, given, action)
 
-    def _may(self, action: Action) -> bool:
+    def _may(self, at: int, action: Action) -> bool:
+        """As the latch has it that all runs share: a resume of one's own does not count."""
         if action.kind in ("warn", "ask", "withdraw"):
             return True
-        if self.t - self.acted < _LATCH:
+        resumes = action.kind == "thaw"
+        if self.t - self.acted < (RESUME_INTERVAL if resumes else ACTION_PAUSE) and self.actor != at:
             return False
-        self.acted = self.t
+        self.acted, self.actor = self.t, at if resumes else None
         return True
 
     def _take(self, job: Simulated, given: Settings, action: Action) -> None:

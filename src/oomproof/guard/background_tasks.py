@@ -21,6 +21,7 @@ from oomproof.units import MIB
 _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where rows come faster
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
+_HOLDERS_EVERY = 1.0  # seconds between looks for who may end, while the job itself fills the machine
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core, so rarer where nobody can have grown.
 _SCAN_FIRST, _SCAN_CALM, _SCAN_IDLE = 2.0, 60.0, 600.0
@@ -44,7 +45,7 @@ class BackgroundTasks:
 
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
-        if view is not None and self._somebody_else_grows(t, view):
+        if view is not None and self._search_is_due(t, view):
             self._try_to_scan(t, may_pause=True)
         if t < self.next_row and not self._is_calm_over():
             return
@@ -101,13 +102,12 @@ class BackgroundTasks:
                 "who else fills the machine is not named",
             )
 
-    def _somebody_else_grows(self, t: float, view: View) -> bool:
+    def _search_is_due(self, t: float, view: View) -> bool:
         settings, mine = self._guarded.settings, self._guarded.growth.use.rate(0.3)
-        if t < self._next_search or not settings.pause_unmanaged or view.shrink <= 2 * mine:
+        if t < self._next_search or not settings.pause_unmanaged or not is_filling(settings, view):
             return False
-        if not is_filling(settings, view):
-            return False
-        self._next_search = t + LOOK_SECONDS
+        # where it is the job itself, only to know for whose end it could wait
+        self._next_search = t + (LOOK_SECONDS if view.shrink > 2 * mine else _HOLDERS_EVERY)
         return True
 
     def _scan_is_due(self, t: float) -> bool:

@@ -28,7 +28,7 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
-PARTS = (2, 4)  # of the floor, left to the last that runs: at its first turn, and later
+PARTS = (2, 4, 8)  # of the floor, left to the last that runs: at its first turn, and later
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -110,6 +110,7 @@ def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:
         paused_until=facts.t + settings.pause_max,
         resume_headroom=resume_headroom(settings, facts),
         paused_swap=facts.swap,
+        paused_left=None,
         for_ours=facts.running > 0 or facts.waiting > 0,
         for_unmanaged=facts.running == 0 and facts.waiting == 0 and ours(facts),
         headroom_since=None,

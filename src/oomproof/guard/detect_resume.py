@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomproof.guard.detect_pause import PARTS
 from oomproof.guard.view import (
     IN_VAIN,
     NONE,
@@ -21,7 +22,9 @@ HEADROOM_SECONDS = 2.0  # seconds for which that headroom must have lasted: what
 PAUSED_AT_LEAST = 5.0
 RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must see what the first takes
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
-_SECONDS_LEFT = 1.0  # of the machine's growth: who takes nothing is ended as late as there is time for
+PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a turn each
+SOON = 5.0  # seconds, in which growth that lasts would take what is left
+_SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
 # that all jobs have been paused, runs and others, with a turn for each that may have one
 STUCK_SECONDS = 300.0
 SETTLE = 1.0  # seconds after a pause before its effect is judged
@@ -35,7 +38,7 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
 
 def end_line(settings: Settings, facts: Facts) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
-    if facts.stall > STALLED or not facts.unmanaged_wait:
+    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
         return settings.floor / 2
     return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
@@ -44,10 +47,18 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     """A job that is paused: the ladder continues below it when pausing was not enough, else it waits for its headroom."""
     if settings.watch_only:
         return NONE
-    settled = state.paused_at is None or facts.t - state.paused_at >= SETTLE
-    pressed = facts.shrink > 0 or facts.stall > STALLED
+    available = headroom(settings, facts)
+    settled = state.paused_at is None or state.paused_left is not None
+    # on a slow machine two looks are seconds apart, and the growth between them may be from before the pause
+    since_the_pause = state.paused_left is None or available < state.paused_left
+    # nor is a program that starts, a few MiB in a moment, a reason where no run is left that grows: in one replay 53 MiB were left
+    # for 15 s, then 49
+    soon = available - max(0.0, min(facts.shrink, facts.drain)) * SOON
+    least = settings.floor / 8
+    lasts = facts.running > 0 or soon <= least
+    shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
+    pressed = shrinks or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
-        available = headroom(settings, facts)
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
@@ -75,9 +86,11 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
         why = f"no other run is left that could free memory, after {format_duration(waited)}"
         return Action("thaw", why, "machine", not facts.unmanaged_wait and not facts.waiting)
-    if state.for_unmanaged and waited >= UNMANAGED_SECONDS and state.headroom_since is None:
+    wait = UNMANAGED_SECONDS if facts.unmanaged_lives else PAUSED_SECONDS
+    if state.for_unmanaged and waited >= wait and state.headroom_since is None:
         why = f"nobody has freed memory, after {format_duration(waited)}"
-        return Action("thaw", why, "machine", True)
+        had_its_turns = facts.unmanaged_lives or state.pauses >= len(PARTS)
+        return Action("thaw", why, "machine", had_its_turns)
     if state.for_ours and facts.others_idle:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
@@ -100,17 +113,21 @@ def after_resume(state: Done, gave_up: bool = False) -> Done:
 
 def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> Done:
     """What changed about the pause since the last look: the headroom, a time limit, the user's own word."""
-    if state.paused_at is None:
+    paused_at = state.paused_at
+    if paused_at is None:
         return state
     if facts.frozen != "guard":  # resumed or taken over by hand: then that counts, for this shortage
         return after_resume(state, gave_up=True)
     if limit is not None:
-        state = replace(state, paused_until=min(state.paused_until, state.paused_at + limit))
+        state = replace(state, paused_until=min(state.paused_until, paused_at + limit))
     back = headroom_is_back(facts, state)
     since = (state.headroom_since or facts.t) if back else None
     # what one that has just begun or resumed takes is to be seen first
     if since is not None and facts.running > state.running:
         since = max(since, facts.t + RESUME_INTERVAL - HEADROOM_SECONDS)
+    left = state.paused_left
+    if left is None and facts.t - paused_at >= SETTLE:
+        left = headroom(settings, facts)
     is_alone = facts.running == 0 and not facts.unmanaged_runs
     alone = (state.alone_since or facts.t) if is_alone else None
-    return replace(state, headroom_since=since, running=facts.running, alone_since=alone)
+    return replace(state, headroom_since=since, running=facts.running, alone_since=alone, paused_left=left)

@@ -23,7 +23,8 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     available = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
     floor = for_the_last(settings, facts).floor
-    line = max(floor, shrink * REACT_TERM)
+    # one whose pauses are over is ended as soon as it takes more: what is left is for its saving
+    line = max(settings.floor if facts.pauses else floor, shrink * REACT_TERM)
     if available > max(settings.margin, line):
         return NONE  # the calm case: no sentence is built for nothing
     is_ours, state = ours(facts), facts_text(facts)

@@ -13,6 +13,7 @@ from oomproof.guard.detect_resume import (
     HEADROOM_SECONDS,
     RESUME_INTERVAL,
     SETTLE,
+    SOON,
     after_resume,
     kept,
     while_paused,
@@ -33,9 +34,11 @@ from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
-_SOON = 5.0  # seconds, in which growth that lasts would take what is left
 _LONG_WAIT = 30.0  # seconds
-_TURN_WAIT = 15.0  # seconds that nobody runs before one has its turn; twice as long before each next turn
+_NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen again, at the latest
+# Seconds that nobody runs before one has its turn, twice as long before each next turn: where several are paused, and where only this one is and
+# somebody who holds and does not grow may end
+_TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
 # So many parts of the floor are left to the last that runs, at its first turn and later: beside paused runs, and where there are none
 _BESIDE_RUNS, _ALONE = (2, 3), (2, 4, 8)
@@ -65,7 +68,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
                 if action.kind == "none" and _may_try(settings, view, facts, job, pauses):
-                    stuck = _is_stuck(view, done)
+                    stuck = _is_stuck(settings, view, done)
                     told = (_STUCK if stuck else _TRY).format(format_duration(view.t - done.paused_at))
                     action = Action("thaw", told, "machine", gave_up=stuck)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
@@ -77,6 +80,9 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
                 view = _with_pause(view, job)
         else:
             action = _end(settings, view, facts, job, done)
+        since = (done.paused_elsewhere or view.t) if job.paused == "other" else None
+        if since != done.paused_elsewhere:
+            done = replace(done, paused_elsewhere=since)
         if action.kind != "none":
             kind = _KINDS.get(action.kind, action.kind)
             actions.append(replace(action, kind=kind, unmanaged=job, facts=facts))
@@ -106,16 +112,23 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
     if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
         return False
     least = settings.floor / (_BESIDE_RUNS if view.jobs or view.others else _ALONE)[-1]
-    if (view.available <= least and not _is_stuck(view, done)) or view.stall > PAUSE_STALLED:
+    stuck = _is_stuck(settings, view, done)
+    if (view.available <= least and not stuck) or view.stall > PAUSE_STALLED:
         return False
     doublings = min(_MOST_DOUBLINGS, max(0, done.pauses - 1))
-    wait: float = _TURN_WAIT * 2**doublings
+    paused = sum(bool(other.paused) for other in view.unmanaged) + sum(
+        bool(run.frozen) for run in view.others
+    )
+    turn: float = (_TURN_WAIT if paused > 1 else _TURN_WAIT_ALONE) * 2**doublings
+    wait = max(turn, _LONG_WAIT) if stuck else turn
     return done.alone_since is not None and view.t - done.alone_since >= wait
 
 
-def _is_stuck(view: View, done: Done) -> bool:
-    """All wait for each other, and the first has had its turns: a pause would only keep them all for an hour. A run of ours is no part of it."""
-    return not view.jobs and not view.others and done.pauses > len(_ALONE)
+def _is_stuck(settings: Settings, view: View, done: Done) -> bool:
+    """All wait for each other, and the first has had its turns, or nothing is left for one: a pause would only keep them all for an hour. A run of
+    ours is no part of it."""
+    had_its_turns = done.pauses > len(_ALONE) or view.available <= settings.floor / _ALONE[-1]
+    return not view.jobs and not view.others and had_its_turns
 
 
 def longest(settings: Settings) -> float:
@@ -158,7 +171,8 @@ def may_pause(settings: Settings, view: View, job: UnmanagedView, done: Done) ->
         return False
     if job.tie or job.paused or done.gave_up:
         return False
-    return job.rate >= max(0.0, view.shrink) / 4 and job.use >= settings.floor / 8
+    will_hold = job.use + job.rate * _NEXT_LOOK
+    return job.rate > 0 and job.rate >= view.shrink / 4 and will_hold >= settings.floor / 8
 
 
 def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
@@ -171,6 +185,9 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
     if can_wait and any(
         may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
     ):
+        return True
+    paused = (pauses.get(job.key, Done()).paused_elsewhere for job in view.unmanaged)
+    if any(since is not None and view.t - since < SETTLE for since in paused):
         return True
     return pause_is_enough(settings, view, pauses)
 
@@ -191,7 +208,7 @@ def _is_pressing(settings: Settings, view: View, left: int) -> bool:
     if left <= settings.floor / 8 or (view.stall > STALLED and view.available <= settings.floor):
         return True
     lasting = min(view.shrink, view.drain)
-    return lasting > 0 and left - lasting * _SOON <= settings.floor / 4
+    return lasting > 0 and left - lasting * SOON <= settings.floor / 4
 
 
 def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Action:
@@ -224,6 +241,7 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         rate=job.rate,
         sustained=job.rate,
         shrink=view.shrink,
+        drain=view.drain,
         my_turn=settings.may_end_unmanaged,
         thaw_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
         running=sum(not run.frozen for run in ours),

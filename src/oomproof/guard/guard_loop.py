@@ -64,7 +64,7 @@ class Guard:
         self._state: dict[str, JobState] = {}
         self._try = best_effort
         self._unmanaged = UnmanagedGuard(
-            jobs[0].settings, by, self._leaders, jobs[0].on_unmanaged, host.limit_folder
+            jobs[0].settings, by, self._leaders, jobs[0].on_unmanaged, host.limit_folder, beside_runs=True
         )
         self._reader = ViewReader(host, jobs, self._try, self._unmanaged)
         growth = self._unmanaged.growth

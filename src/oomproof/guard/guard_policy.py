@@ -57,7 +57,9 @@ def _choice(
 ) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
     for_the_machine = action.scope == "machine" and action.kind in _TOUCHES and not action.gave_up
-    if for_the_machine and not ours(facts) and detect_unmanaged.spares_ours(settings, view, pauses):
+    # what runs of ours take is not looked for among the others
+    seen = view if view.searching == facts.searching else replace(view, searching=facts.searching)
+    if for_the_machine and not ours(facts) and detect_unmanaged.spares_ours(settings, seen, pauses):
         return []  # whoever fills the machine is paused first
     ends = for_the_machine and (
         action.kind in ("term", "kill") or (action.kind == "freeze" and not facts.running)
@@ -111,10 +113,10 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         running=turn.running,
         waiting=turn.waiting,
         pending=turn.pending,
+        searching=view.searching and turn.rate + max(0.0, job.rate) < view.shrink / 2,
         pauses=state.done.pauses,
-        unmanaged_wait=any(
-            job.paused or job.waited or (job.rate > 0 and not job.tie) for job in view.unmanaged
-        ),
+        unmanaged_wait=any(job.paused or job.waited or not job.tie for job in view.unmanaged),
+        unmanaged_lives=any(not job.paused and not job.tie for job in view.unmanaged),
         unmanaged_runs=any(job.waited and not job.paused for job in view.unmanaged),
         others_idle=view.others_idle and bool(job.frozen),
     )

@@ -16,7 +16,7 @@ LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
 def wanted(settings: Settings, facts: Facts) -> Action:
     """The action this moment calls for, whatever was done before."""
     limit, machine = on_limit(settings, facts), on_machine(settings, facts)
-    if machine.kind in ("ask", "term") and will_fit(settings, facts):
+    if machine.kind in ("ask", "term", "kill") and will_fit(settings, facts):
         machine = replace(machine, kind="warn")
     return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
 

@@ -19,6 +19,7 @@ class Turns:
     running: int = 0  # others that are not paused: who can finish and free memory
     waiting: int = 0  # others that their guards have paused: they wait for this one too
     pending: int = 0  # what those that run have yet to take of what is reserved for them
+    rate: float = 0.0  # bytes per second that those that run take
 
 
 def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can_push: bool) -> Turns:
@@ -30,7 +31,7 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
     grows = max(MIB, shrink / 4)
 
     def helps(job: JobView) -> bool:
-        return job.use >= worth or int(job.rate) >= max(MIB, shrink / 2)
+        return job.use >= worth or int(job.rate) >= grows
 
     def before_me(job: JobView) -> bool:
         """Whose end comes before mine."""
@@ -49,4 +50,5 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
         running=sum(not job.frozen for job in others),
         waiting=sum(job.frozen == "guard" for job in others),
         pending=sum(job.pending for job in others if not job.frozen),
+        rate=sum(max(0.0, job.rate) for job in others if not job.frozen),
     )

@@ -102,10 +102,13 @@ class UnmanagedGrowth:
         proc: str = "/proc",
         tie: Callable[[Job], str] | None = None,
         prefer: Callable[[Job], bool] = lambda job: False,
+        holding: int = 0,
     ) -> None:
         """``inside``: the cgroup whose limit is the machine here; only who is in it takes of it. ``tie`` tells why a job must
-        not be paused; without it nobody is. ``prefer``: those that are paused before others that grow."""
+        not be paused; without it nobody is. ``prefer``: those that are paused before others that grow. ``holding``: bytes that one
+        holds whose end would help a run that waits; 0: nobody is asked for."""
         self._inside, self._proc, self._tie, self._prefer = inside, proc, tie, prefer
+        self._holding = holding
         self._busy = threading.Event()
         self._looks: deque[MachineLook] = deque(maxlen=16)
         self._rows = RowFilter()
@@ -113,6 +116,9 @@ class UnmanagedGrowth:
         self.culprits: tuple[
             Culprit, ...
         ] = ()  # those that may be paused, newest first; else one that may not
+        self.holders: tuple[
+            Culprit, ...
+        ] = ()  # the largest that could be paused and do not grow: they may end
 
     @property
     def culprit(self) -> Culprit | None:
@@ -148,6 +154,8 @@ class UnmanagedGrowth:
             jobs = {(job.pid, job.start): job for job in others}
             grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
             found = self._culprits(grown, jobs) if may_pause else ()
+            if may_pause and self._holding:
+                self.holders = tuple(self._holders(others, {culprit.key for culprit in found}, t))
             took = boottime() - began
             self.culprits = tuple(replace(culprit, t=t + took, took=took) for culprit in found)
             culprit = self.culprit
@@ -203,6 +211,17 @@ class UnmanagedGrowth:
             for job in asked
         ]
         return [culprit for culprit in found if not culprit.tie] or found[-1:]
+
+    def _holders(self, others: Sequence[Job], culprits: set[Key], t: float) -> list[Culprit]:
+        """Those whose end would help, of the largest."""
+        assert self._tie is not None
+        large = [job for job in others if not job.managed and job.use + job.swap >= self._holding]
+        found = [
+            Culprit(job, _name(job), 0.0, self._tie(job), t)
+            for job in large[:_ASKED]
+            if (job.pid, job.start) not in culprits
+        ]
+        return [holder for holder in found if not holder.tie]
 
     def _recent_rate(self, job: Grown) -> float:
         """Bytes per second since the newest look that is a second old; over all looks where each is slower than that."""

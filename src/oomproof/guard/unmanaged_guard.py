@@ -80,11 +80,14 @@ class UnmanagedGuard:
         inside: str | None = None,
         choice: Choice = ANY_OF_MINE,
         folder: Callable[[], Path] = runtime_folder,
+        beside_runs: bool = False,
     ) -> None:
+        """``beside_runs``: this guard has runs of its own, for which somebody else's end may free memory."""
         self._settings, self._by, self._leaders, self._tell = settings, by, leaders, tell
         self._choice, self._folder = choice, folder
         tie = self._tie if settings.pause_unmanaged else None
-        self.growth = UnmanagedGrowth(inside, tie=tie, prefer=self._is_preferred)
+        holding = settings.floor // 2 if beside_runs and settings.pause_unmanaged else 0
+        self.growth = UnmanagedGrowth(inside, tie=tie, prefer=self._is_preferred, holding=holding)
         self._pauses: UnmanagedPauses | None = None
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
@@ -113,6 +116,9 @@ class UnmanagedGuard:
                     culprit.key, culprit.name, culprit.held, culprit.rate, culprit.job.swap, culprit.tie,
                     waited=culprit.key in self._waited,
                 )  # fmt: skip
+        for holder in self.growth.holders:
+            if holder.key not in views and processes.is_alive(*holder.key):
+                views[holder.key] = UnmanagedView(holder.key, holder.name, holder.held)
         self._resumed = {key: job for key, job in self._resumed.items() if processes.is_alive(*key)}
         t = boottime()
         followed = {key: job.view(t) for key, job in self._resumed.items() if key not in own}

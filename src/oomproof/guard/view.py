@@ -120,8 +120,10 @@ class Facts:
     # jobs that were not started by us are or were paused, or grow and can be: they may free memory
     unmanaged_wait: bool = False
     pending: int = 0  # what the others that run have yet to take of what is reserved for them
+    searching: bool = False  # who fills the machine is not a run, not known yet, and is about to be
     pauses: int = 0  # how often it was paused so far
     unmanaged_runs: bool = False  # one of those was resumed, and has its turn
+    unmanaged_lives: bool = False  # one of those is not paused: it may end and free what it holds
     others_idle: bool = False  # none of those running has used any CPU for a long while
     frozen: str = ""  # by whom this job is paused: guard, hand; this and thaw_turn are keys of actions.jsonl, which keep their names
     swap: int = 0  # the job's own, of ``use``
@@ -141,6 +143,7 @@ class Done:
     paused_until: float = 0.0
     resume_headroom: int = 0  # it resumes when this much RAM is available (and what was pushed out since)
     paused_swap: int = 0  # what it had in swap when it was paused
+    paused_left: int | None = None  # what the machine had left at the first look after the pause had settled
     for_ours: bool = False  # paused so that another run of ours can finish
     # itself the growth, and paused since jobs that were not started by us may end soon
     for_unmanaged: bool = False
@@ -150,6 +153,7 @@ class Done:
     # since when, while it is paused, nobody runs who could free memory for it
     alone_since: float | None = None
     gave_up: bool = False  # pausing did not help in this shortage: no more of it
+    paused_elsewhere: float | None = None  # since when another guard has it paused
 
 
 @dataclass(frozen=True, slots=True)

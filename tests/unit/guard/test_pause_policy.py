@@ -101,10 +101,16 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     assert choose(DESKTOP, waited_for, Done()).kind != "freeze", "others wait for it"
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
     done = detect_pause.after_pause(DESKTOP, beside, Done())
-    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0)
-    assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none"
+    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0, unmanaged_lives=True)
+    assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none", "one of them may end"
+    all_paused = replace(later, t=beside.t + 31, unmanaged_lives=False)
+    turn = choose(DESKTOP, all_paused, done)
+    assert turn.kind == "thaw" and not turn.gave_up, "they may all wait for each other: it has its turn"
+    assert choose(DESKTOP, all_paused, replace(done, pauses=3)).gave_up, "and has had them"
     given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
-    assert given_up.kind == "thaw" and given_up.gave_up, "they may all wait for each other"
+    assert given_up.kind == "thaw" and given_up.gave_up, "nobody has ended"
+    grows_on = replace(beside, pauses=1)
+    assert choose(DESKTOP, grows_on, Done(gave_up=True, pauses=1)).kind == "term", "while it can still save"
     for_a_run = detect_pause.after_pause(DESKTOP, replace(beside, running=1), Done())
     assert choose(DESKTOP, replace(later, running=1, t=beside.t + 121), for_a_run).kind == "none"
 
@@ -177,14 +183,29 @@ def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
 
 def test_deadlock_the_other_grows_on() -> None:
     """The paused job holds what the other one needs: thawed and ended, for it is the newest."""
-    state = paused()
-    pressed = still(available=400 * MIB, shrink=50.0 * MIB)
+    state = paused(paused_left=900 * MIB)
+    early = still(available=400 * MIB, shrink=50.0 * MIB, drain=50.0 * MIB, unmanaged_wait=True)
+    beside_runs = replace(early, unmanaged_wait=False)
+    assert choose(DESKTOP, beside_runs, state).kind == "term", "later there is no time for SIGTERM"
+    assert choose(DESKTOP, early, state).kind == "none", "whoever grows may be paused in a moment"
+    assert choose(DESKTOP, replace(early, shrink=1000.0 * MIB, drain=200.0 * MIB), state).kind == "term", (
+        "there is no time for that"
+    )
+    assert choose(DESKTOP, replace(early, stall=0.5), state).kind == "term"
+    pressed = replace(early, available=200 * MIB)
     assert choose(DESKTOP, pressed, state).kind == "term"
-    beside = replace(pressed, unmanaged_wait=True)
-    assert choose(DESKTOP, beside, state).kind == "none", "whoever grows may be paused in a moment"
-    assert choose(DESKTOP, replace(beside, available=200 * MIB), state).kind == "term"
-    assert choose(DESKTOP, replace(pressed, t=100.5), state).kind == "none", "not before its effect can show"
+    assert choose(DESKTOP, pressed, paused()).kind == "none", "not before its effect can show"
+    first = detect_resume.kept(DESKTOP, replace(pressed, t=101.5), paused(), None)
+    assert first.paused_left == 200 * MIB
+    assert choose(DESKTOP, pressed, first).kind == "none", "what shrank may have shrunk before the pause"
+    assert choose(DESKTOP, replace(pressed, available=190 * MIB), first).kind == "term"
+    assert choose(DESKTOP, replace(pressed, available=0), replace(first, paused_left=0)).kind == "kill"
+    assert detect_resume.kept(DESKTOP, replace(pressed, t=100.5), paused(), None).paused_left is None
     assert choose(DESKTOP, replace(pressed, shrink=0.0), state).kind == "none", "nothing shrinks: no hurry"
+    breath = replace(pressed, running=0, waiting=1, unmanaged_wait=True, thaw_turn=False, drain=4.0 * MIB)
+    assert choose(DESKTOP, breath, state).kind == "none", "a program that starts"
+    assert choose(DESKTOP, replace(breath, drain=50.0 * MIB), state).kind == "term"
+    assert choose(DESKTOP, replace(breath, available=120 * MIB), state).kind == "kill"
     assert choose(DESKTOP, replace(pressed, use=20 * MIB), state).kind == "none", "its end would free nothing"
     after = ladder.taken(DESKTOP, Action("term"), pressed, state)
     assert after.paused_at is None and after.term_at == 110.0
@@ -254,3 +275,10 @@ def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
     available = detect_pause.resume_headroom(DESKTOP, moment)
     assert available > detect_pause.pause_threshold(DESKTOP, moment) or moment.shrink * 0.06 > DESKTOP.margin
     assert available <= DESKTOP.margin + DESKTOP.floor
+
+
+def test_one_that_will_fit_is_not_killed_either() -> None:
+    """One look before it had all it needed, it was killed with half of the floor left."""
+    nearly = loader(available=400 * MIB, use=3 * GIB, freeze_turn=False)
+    assert choose(DESKTOP, nearly, Done()).kind == "kill"
+    assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"

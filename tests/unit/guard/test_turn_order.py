@@ -27,6 +27,9 @@ def test_newest_that_helps_is_ended_first() -> None:
     assert not ask(run(1), run(2)).to_end and ask(run(2), run(1)).to_end
     assert ask(run(1), run(2, use=10)).to_end, "a young run that holds too little to help is passed over"
     assert not ask(run(1), run(2, use=10, rate=80), shrink=80).to_end, "unless it is the growth"
+    assert not ask(run(1), run(2, use=10, rate=30), shrink=80).to_end, (
+        "or has a part in it: it is paused first"
+    )
 
 
 def test_the_protected_come_last() -> None:
@@ -160,3 +163,9 @@ def test_one_guard_over_all_jobs_decides_as_one_guard_each(
     # Whether a pause can push a job out to swap is known of each job to its own guard only, and decides whose turn it is: one
     # of those that can and one of those that cannot may both see theirs. The latch lets one of them act at a time.
     assert sum(action.kind == "freeze" for action in together) <= len({job.can_push for job in everybody})
+
+
+def test_what_the_others_that_run_take() -> None:
+    told = run(2, rate=30, reserved=True, pending=100 * MIB)
+    seen = ask(run(1), told, run(3, rate=20), run(4, rate=50, frozen="guard"))
+    assert (seen.rate, seen.pending) == (50 * MIB, 100 * MIB)

@@ -181,3 +181,15 @@ def test_while_memory_is_ample_nobody_is_asked_whether_he_may_be_paused(tmp_path
         scene.growth._look(t, {7, 8}, OURS, scene.put, may_pause=False)
     assert not asked and scene.growth.culprit is None
     assert "load.py (pid 30) grew by 800 MiB" in scene.growth.named and len(scene.rows) == 2, "it is named"
+
+
+def test_those_that_hold_much_are_known_where_a_run_may_wait_for_their_end(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    ties = {31: "it has a window"}
+    scene.growth = UnmanagedGrowth(
+        None, scene.machine.proc, tie=lambda job: ties.get(job.pid, ""), holding=200 * MIB
+    )
+    for t, grown in ((100.0, 300), (102.0, 500)):
+        scene.look(t, p30=400, p31=400, p32=100, p33=grown)
+    assert [holder.key[0] for holder in scene.growth.holders] == [30], "the one that grows is a culprit"
+    assert scene.growth.culprit is not None and scene.growth.culprit.key[0] == 33

@@ -56,3 +56,15 @@ def test_a_job_that_another_guard_had_paused_is_known_while_it_lives(monkeypatch
     assert seen.waited and not seen.paused
     alive.clear()
     assert mine.view(near=True) == ()
+
+
+def test_one_that_holds_much_is_in_the_view_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = {KEY}
+    monkeypatch.setattr(unmanaged_guard.paused_jobs, "read", lambda folder: [])
+    monkeypatch.setattr(unmanaged_guard.processes, "is_alive", lambda *key: key in alive)
+    mine = guard()
+    mine.growth.holders = (Culprit(JOB, "python load.py", 0.0, ""),)
+    (seen,) = mine.view(near=True)
+    assert (seen.use, seen.rate, seen.paused, seen.tie) == (8 * GIB, 0.0, "", "")
+    alive.clear()
+    assert mine.view(near=True) == ()

@@ -92,7 +92,7 @@ def test_whoever_should_have_paused_it_and_has_not_is_not_waited_for() -> None:
     [
         {"tie": "it has a window"},
         {"rate": 1.0 * MIB},
-        {"use": 10 * MIB},
+        {"use": 10 * MIB, "rate": 60.0 * MIB},
         {"paused": "other"},
     ],
 )
@@ -168,7 +168,7 @@ def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
     (action,), state = detect_unmanaged.decide(DESKTOP, again, state)
     assert (action.kind, action.unmanaged) == (PAUSE, grows), "it was not all it needs"
     state = detect_unmanaged.carried_out(DESKTOP, action, state)
-    for seconds, expected in ((1, []), (16, []), (30, []), (32, [RESUME])):
+    for seconds, expected in ((1, []), (6, []), (10, []), (12, [RESUME])):
         actions, state = detect_unmanaged.decide(DESKTOP, replace(full, t=1901.0 + seconds), state)
         assert [action.kind for action in actions] == expected, seconds
 
@@ -363,3 +363,59 @@ def test_one_that_is_paused_without_any_run_is_not_given_up_after_two_minutes() 
         now = replace(later, t=later.t + seconds, available=DESKTOP.floor // 2, shrink=0.0)
         actions, state = detect_unmanaged.decide(DESKTOP, now, state)
         assert not any(action.gave_up for action in actions), seconds
+
+
+def test_one_that_has_just_begun_is_paused_for_what_it_will_hold() -> None:
+    """Found with little in hand it was passed over, and the run beside it was ended before the next look."""
+    young = replace(LOADER, use=10 * MIB)
+    assert kinds(DESKTOP, replace(SHORT, unmanaged=(young,)), {}) == [PAUSE]
+
+
+def test_one_that_does_not_grow_is_never_paused_but_may_be_waited_for() -> None:
+    """The training is alone and itself the growth: it was ended at the floor, beside a job that ended seconds later."""
+    holder = UnmanagedView((900, 1), "python eval.py", 3 * GIB)
+    grows = replace(TRAINING, rate=200.0 * MIB, sustained=200.0 * MIB)
+    view = replace(SHORT, available=600 * MIB, jobs=(grows,), unmanaged=())
+    assert ours(view, {}) == ["term"]
+    assert ours(replace(view, unmanaged=(holder,)), {}) == []
+    assert ours(replace(view, available=500 * MIB, unmanaged=(holder,)), {}) == ["freeze"]
+    stalled = replace(SHORT, shrink=-1.0, stall=0.5, unmanaged=(holder,))
+    assert kinds(DESKTOP, stalled, {}) == []
+
+
+def test_what_another_guard_has_just_paused_has_a_moment_to_show() -> None:
+    """What the paused job took in the last third of a second counted against the run."""
+    theirs = replace(LOADER, rate=0.0, paused="other")
+    view = replace(SHORT, available=120 * MIB, unmanaged=(theirs,))
+    _, state = detect_unmanaged.decide(DESKTOP, view, {})
+    assert ours(replace(view, t=1000.5), state) == []
+    _, state = detect_unmanaged.decide(DESKTOP, replace(view, t=1001.5), state)
+    assert ours(replace(view, t=1001.5), state) == ["kill"]
+
+
+def test_what_runs_of_ours_take_is_not_looked_for_among_the_others() -> None:
+    """A run that should have been paused for another's growth was spared until a third of the floor was gone."""
+    mine, other = replace(TRAINING, rate=60.0 * MIB), JobView("0-older", use=GIB, rate=100.0 * MIB)
+    view = replace(SHORT, shrink=160.0 * MIB, jobs=(mine,), others=(other,), unmanaged=(), searching=True)
+    assert ours(view, {}) == ["freeze"]
+
+
+def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() -> None:
+    """Five jobs started by hand, all paused with 12 MiB left, were kept so for an hour."""
+    stuck = replace(LOADER, paused="guard", rate=0.0)
+    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0)
+    view = replace(SHORT, t=1020.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
+    assert kinds(DESKTOP, view, {KEY: done}) == []
+    (action,), _ = detect_unmanaged.decide(DESKTOP, replace(view, t=1031.0), {KEY: done})
+    assert action.kind == RESUME and action.gave_up
+
+
+def test_one_that_is_paused_alone_has_its_turn_later_than_one_of_several() -> None:
+    """Beside a job that holds and does not grow, which no look names: it may end."""
+    waits = replace(LOADER, paused="guard", rate=0.0)
+    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0)
+    alone = replace(SHORT, t=1010.0, available=300 * MIB, shrink=0.0, jobs=(), unmanaged=(waits,))
+    assert kinds(DESKTOP, alone, {KEY: done}) == []
+    assert kinds(DESKTOP, replace(alone, t=1016.0), {KEY: done}) == [RESUME]
+    newer = replace(waits, key=(900, 5000))
+    assert kinds(DESKTOP, replace(alone, unmanaged=(waits, newer)), {KEY: done, newer.key: done}) == [RESUME]
