@@ -113,12 +113,10 @@ class UnmanagedGrowth:
         self._looks: deque[MachineLook] = deque(maxlen=16)
         self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
-        self.culprits: tuple[
-            Culprit, ...
-        ] = ()  # those that may be paused, newest first; else one that may not
-        self.holders: tuple[
-            Culprit, ...
-        ] = ()  # the largest that could be paused and do not grow: they may end
+        # those that may be paused, newest first; else one that may not
+        self.culprits: tuple[Culprit, ...] = ()
+        # the largest that could be paused and do not grow: they may end
+        self.holders: tuple[Culprit, ...] = ()
 
     @property
     def culprit(self) -> Culprit | None:
