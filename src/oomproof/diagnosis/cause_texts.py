@@ -25,6 +25,13 @@ _KILLED = re.compile(r"(?i)kill|\b137\b|杀")
 _RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own limit of heap: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own limit of heap: -Xmx8g, or spark.driver.memory and spark.executor.memory"
+_RUNTIME = "the program's own limit of memory is to be raised, in its settings"
+
+
+def _heap_next(finding: Finding) -> str:
+    if finding.says.startswith("node's"):
+        return _NODE
+    return _JAVA if "Java" in finding.says or "JVM" in finding.text else _RUNTIME
 
 
 def victim_text(finding: Finding) -> str:
@@ -64,7 +71,7 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "gpu": gpu_text(finding.gpu),
         "gpu_next": gpu_next(finding.gpu),
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
-        "heap_next": _NODE if "JavaScript" in finding.text else _JAVA,
+        "heap_next": _heap_next(finding),
         "worker_end": "a DataLoader worker was killed"
         if "killed by signal" in finding.text
         else "a DataLoader worker died, and does not say of what",

@@ -89,6 +89,10 @@ def test_it_is_recognised(judged, text: str, cause: str, never: str) -> None:  #
 def test_each_is_told_what_its_own_runtime_needs(judged) -> None:  # type: ignore[no-untyped-def]
     assert "--max-old-space-size" in judged(NODE).next and "-Xmx" not in judged(NODE).next
     assert "-Xmx8g" in judged(JAVA).next
+    php = judged(
+        "PHP Fatal error:  Allowed memory size of 134217728 bytes exhausted (tried to allocate 4096 bytes) in x.php on line 5\n"
+    )
+    assert php.cause == "heap-limit" and "Java" not in php.next
     dask = judged(DASK)
     assert "memory_limit" in dask.next and dask.victim is not None and dask.victim.pid == 4242
     assert "ulimit -v" in judged(MAPPED).next and "install it" not in judged(MAPPED).next
