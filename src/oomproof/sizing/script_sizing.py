@@ -88,7 +88,7 @@ def _run(
     time_limit: float,
     gpu_total: int | None,
     allow_writes: bool,
-    whole_epoch: bool = True,
+    whole_epoch: bool,
 ) -> Watched:
     environment = {
         **_environment(folder, time_limit, gpu_total),
@@ -225,16 +225,11 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
 
 def _other_torch(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
     """Another version may keep other tensors for the same layer: `nn.RMSNorm` in autocast keeps two in 2.11 and one in 2.13 (7 % of a job)."""
-    versions = [
-        ".".join(str(given or "").split(".")[:2])
-        for given in (
-            run.result.get("torch"),
-            calibrated.facts.get("torch") if calibrated is not None else "",
-        )
-    ]
-    if not all(versions) or versions[0] == versions[1]:
+    card = calibrated.facts.get("torch") if calibrated is not None else None
+    ours, its = (".".join(str(version or "").split(".")[:2]) for version in (run.result.get("torch"), card))
+    if not ours or not its or ours == its:
         return ""
-    return f"sized with torch {versions[0]}, and the card's file is of torch {versions[1]}: size it with the version that it will run with"
+    return f"sized with torch {ours}, and the card's file is of torch {its}: size it with the version that it will run with"
 
 
 def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:

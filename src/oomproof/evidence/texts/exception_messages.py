@@ -22,7 +22,7 @@ _WRAPPER = re.compile(
 )
 _ECHO_TYPES = (
     "ConnectionResetError", "BrokenPipeError", "EOFError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "BrokenProcessPool",
-    "CondaError",  # a batch script goes on with whatever Python it finds
+    "CondaError",  # a batch script continues with whatever Python it finds
 )  # fmt: skip
 _ECHO_WORDS = ("handle is closed", "Bad file descriptor")  # of workers whose parent has gone
 _BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")

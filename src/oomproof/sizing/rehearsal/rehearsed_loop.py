@@ -125,7 +125,7 @@ class RehearsedLoop:
         module = self._switched_last() if self._switched_last is not None else None
         return module is not None and not module.training
 
-    def training_goes_on(self) -> None:
+    def training_continues(self) -> None:
         """Said by a trainer that takes its batch first and calls train() then: what eval() said before is over."""
         self._switched_last = None
 
@@ -340,7 +340,7 @@ def hurry_trainer(module: Any, loop: RehearsedLoop) -> None:
 
     callback.on_step_end = on_step_end
     for name in ("on_epoch_begin", "on_evaluate"):
-        _before(callback, name, loop.training_goes_on)
+        _before(callback, name, loop.training_continues)
 
 
 def _before(kind: Any, name: str, tell: Any) -> None:
