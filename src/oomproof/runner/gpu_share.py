@@ -220,7 +220,7 @@ class GpuShare:
             return
         self._tell(
             "gpu-resume",
-            f"resumed: GPU {self._card} is its again after {waited} (restored in {format_duration(result.seconds)})",
+            f"resumed: has GPU {self._card} again after {waited} (restored in {format_duration(result.seconds)})",
         )
 
     def _longer_turns(self, switch: float) -> None:
