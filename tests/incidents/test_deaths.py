@@ -219,7 +219,7 @@ def test_shared_memory_and_a_kernel_kill_are_one_story(lab: Lab, tmp_path: Path)
     assert lab.kernel_kill("both", "--limit", "100M", job=job, go=go) == 1
     assert cause(lab, "both") == ("oom-kill-memcg", "proven")
     verdict = lab.verdict("both")
-    assert "one story" in verdict["verdict"]["why"] and len(verdict["causes"]) == 1
+    assert "one cause" in verdict["verdict"]["why"] and len(verdict["causes"]) == 1
 
 
 def test_abort(lab: Lab) -> None:

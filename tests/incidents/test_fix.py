@@ -56,7 +56,7 @@ def test_a_change_is_applied_confirmed_and_taken_back(lab: Lab, project: Path) -
     if again.returncode == 0:
         assert "is confirmed: peak" in again.stderr and state == "confirmed"
     else:  # half the workers were still too many
-        assert "it died of memory all the same" in again.stderr and state == "offered for undo"
+        assert "it ran out of memory all the same" in again.stderr and state == "offered for undo"
     undone = lab.run("fix", "--undo", cwd=project)
     assert undone.returncode == 0 and (project / "settings.yaml").read_text() == SETTINGS
     assert lab.run("fix", "--undo", cwd=project).returncode == 2, "there is nothing left to take back"

@@ -187,7 +187,7 @@ def test_while_it_waits_for_the_next_it_can_be_stopped(lab: Lab) -> None:
     assert stopped.returncode == 0 and "it is not tried again" in stopped.stderr, stopped.stderr
     assert running.wait() == 1, "its last attempt's own status"
     assert (
-        running.process.stderr is not None and "not tried again: called off" in running.process.stderr.read()
+        running.process.stderr is not None and "not tried again: cancelled" in running.process.stderr.read()
     )
     assert json.loads(lab.run("runs", "show", "stopped", "--json").stdout)["run"]["state"] == "ended"
 

@@ -132,7 +132,7 @@ def test_a_check_of_values_is_not_blamed_on_the_script(
         "print('x' * 5000)\nassert len(torch.unique(labels)) == 1, 'odd labels'\n"
     )
     sizing, status, told = size(script, tmp_path, monkeypatch)
-    assert status == 1 and sizing.refused is not None and "for want of real values" in sizing.refused
+    assert status == 1 and sizing.refused is not None and "for lack of real values" in sizing.refused
     assert "AssertionError: odd labels" in told and max(map(len, told)) < 1000
 
 

@@ -209,9 +209,9 @@ def test_a_runtime_folder_that_vanishes_costs_no_action(lab: Lab) -> None:
     assert running.wait() in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     assert running.process.stderr is not None
     said = running.process.stderr.read()
-    assert said.count("this run acts alone") <= 1 and "failed" not in said.replace(
-        "the runtime folder failed", ""
-    ), said
+    assert said.count(
+        "this run does not take your other runs into account"
+    ) <= 1 and "failed" not in said.replace("the runtime folder failed", ""), said
     assert running.verdict()["verdict"]["cause"] == "stopped-by-guard"
 
 
@@ -346,6 +346,6 @@ def test_two_attempts_to_watch(lab: Lab) -> None:
     running = lab.start("one", "--", *lab.job("grow.py", 100, 10))
     running.output_has("ready")
     done = lab.run("watch", "one")
-    assert "has its guard" in done.stderr
+    assert "is guarded already" in done.stderr
     lab.run("stop", "one")
     running.wait()

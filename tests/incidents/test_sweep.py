@@ -372,9 +372,9 @@ def test_a_trial_of_an_agent_dies_and_the_agent_lives_on(lab: Lab, tmp_path: Pat
         assert running.wait() == 0, "the agent lives on"
     told = [line for line in _text(said).splitlines() if "the job that started it continues" in line]
     assert ["--batch=99" in line for line in told] == [True, False] and "--batch=77" in told[1]
-    assert "still running, but 2 programs that it started died of memory" in meanwhile
+    assert "still running, but 2 programs that it started ran out of memory" in meanwhile
     verdict = lab.verdict("agent")["verdict"]
-    assert verdict["headline"] == "finished, but 2 programs that it started died of memory on the way"
+    assert verdict["headline"] == "finished, but 2 programs that it started ran out of memory on the way"
     assert "--batch=99" in verdict["why"] and "killed by the kernel for memory" in verdict["why"]
     assert "--batch=77" in verdict["why"] and "RuntimeError at" in verdict["why"]
     assert "--batch=8 " not in verdict["why"], "the innocent"
@@ -411,7 +411,7 @@ def test_wandbs_own_agent_lives_on(lab: Lab, tmp_path: Path) -> None:
     output = _text(running.attempt / "output.log")
     assert [f"trial is done {batch}" in output for batch in (4, 200, 5)] == [True, False, True]
     verdict = lab.verdict("agent")["verdict"]
-    assert verdict["headline"] == "finished, but a program that it started died of memory on the way"
+    assert verdict["headline"] == "finished, but a program that it started ran out of memory on the way"
     assert "--batch=200" in verdict["why"] and "killed by" in verdict["why"]
 
 

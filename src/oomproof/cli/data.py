@@ -112,7 +112,7 @@ def _with_writer(cost: LoadCost, path: str) -> LoadCost:
     writer = writer_of(path)
     if writer is None:
         return cost
-    note = f"{writer[1]} (process {writer[0]}) still writes it: these are the figures of now"
+    note = f"{writer[1]} (process {writer[0]}) is still writing it: these are its figures as it is now"
     return replace(cost, notes=(*cost.notes, note))
 
 
@@ -189,7 +189,7 @@ def _head(arguments: argparse.Namespace) -> int:
     ends = [os.path.splitext(name)[1].lower() for name in (arguments.file, arguments.target)]
     if ends[0] != ends[1]:
         raise OomproofError(
-            f"{arguments.target}: the copy has the format of {arguments.file}, and is to end as it does",
+            f"{arguments.target}: the copy has the format of {arguments.file}, and must end as it does",
             f"name it {os.path.splitext(arguments.target)[0]}{ends[0]}",
             USAGE,
         )

@@ -92,7 +92,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--time-limit", metavar="TIME", help="of each virtual run (default: 60s)")
     parser.add_argument(
-        "--allow-writes", action="store_true", help="let it write where its writes cannot be held off"
+        "--allow-writes",
+        action="store_true",
+        help="let it write to disk where its writes cannot be kept in memory",
     )
     parser.add_argument(
         "--tier",

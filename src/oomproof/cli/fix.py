@@ -98,14 +98,14 @@ def _print(of_run: Run, proposal: Proposal, applied: Fix | None) -> None:
     lines = [f"run      {of_run.name}: {proposal.headline}", ""]
     lines += fix_text.fix_lines(proposal.plan, proposal.texts, proposal.shown, width, colour)
     if proposal.texts and (pace := pace_text(figures_of_attempt(of_run.attempt)[0])):
-        lines += [f"time: {pace} so far; the next run tells how that changes", ""]
+        lines += [f"time: {pace} so far; the next run shows how that changes", ""]
     others = [fix for fix in fix_store.list_fixes() if applied is None or fix.id != applied.id]
     if listed := fix_text.fix_list(others, width):
         lines += ["changes that wait for a run:", *(f"  {line}" for line in listed), ""]
     called = run_folders.to_type(of_run)
     if applied is not None:
         lines.append(
-            f"written; the next run of the same command tells how it fares. To take it back: oomproof fix --undo {applied.id}"
+            f"written; the next run of the same command shows whether it helps. To take it back: oomproof fix --undo {applied.id}"
         )
     elif proposal.texts:
         lines.append(f"nothing was changed; to write it: oomproof fix {called} --apply")

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     censuses = census_record.read_all(folder, pid)
     if not censuses:
         raise OomproofError(
-            f"{target.name} is not running ({target.state()}), and nobody looked into it while it did",
+            f"{target.name} is not running ({target.state()}), and its variables were not looked at while it did",
             f"why it ended: oomproof why {target.id}; next time: oomproof run --census 10m -- CMD",
         )
     censuses = [census for census in censuses if census.pid == censuses[-1].pid]
@@ -81,7 +81,7 @@ def _ask(target: run_folders.Run, wanted: int | None, timeout: float) -> int:
     if not able:
         absent = not any(folder.glob(f"*-{FAULT}")) if folder.exists() else True
         raise OomproofError(
-            f"nobody inside {name} can be asked: "
+            f"no process of {name} can be asked: "
             + ("the agent is absent" if absent else "its Python does not listen"),
             "only Python 3.8 and newer can, not a free-threaded one, not with --no-agent, python -I, -E or -S, nor where the program handles "
             "SIGRTMIN+12 itself; see docs/inspect.md",

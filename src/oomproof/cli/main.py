@@ -45,10 +45,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "fit": ("fit", "the largest batch, accumulation and workers that fit, found without a crash"),
     "calibrate": ("calibrate", "measure this machine's GPU once, so that sizes for it are narrower"),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
-    "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
+    "bisect": ("bisect", "run a job with one thing changed at a time, to see which change its death follows"),
     "sweep": (
         "sweep",
-        "run a sweep without dying of memory: trials that fit, deaths as lessons, resumed after a kill",
+        "run a sweep without dying of memory: trials that fit, a smaller plan after a death, resumed after a kill",
     ),
     "fix": ("fix", "what to change in a run's files so that it fits: a diff; --apply writes it, --undo"),
     "profile": (
@@ -195,7 +195,7 @@ def _unknown(word: str, argv: list[str]) -> OomproofError:
 
         known, hint = (
             flags_of(overview()),
-            "flags of a verb stand behind it: oomproof run --limit 20G -- python train.py",
+            "flags of a verb come after it: oomproof run --limit 20G -- python train.py",
         )
         return OomproofError(f"unknown flag {word!r}{did_you_mean(word, known)}", hint, USAGE)
     if word in ("show", "compare", "export", "rm", "prune"):

@@ -44,7 +44,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="start it afterwards with `oomproof run`, in a new process, if it fits",
     )
     parser.add_argument(
-        "--allow-writes", action="store_true", help="let it write where its writes cannot be held off"
+        "--allow-writes",
+        action="store_true",
+        help="let it write to disk where its writes cannot be kept in memory",
     )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the table")
     parser.add_argument(

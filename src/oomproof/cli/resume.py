@@ -112,7 +112,7 @@ def _resume_run(target: run_folders.Run) -> int:
         tell(f"{target.name} resumed; follow it: oomproof logs -f {target.name}")
         if mark.get("by") == "guard":
             tell(
-                f"it was paused for want of memory ({mark.get('why')}); it is not paused again in this shortage"
+                f"it was paused for lack of memory ({mark.get('why')}); it is not paused again in this shortage"
             )
     finally:
         task_thread.close()

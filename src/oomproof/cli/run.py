@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "-q",
         "--quiet",
         action="store_true",
-        help="say nothing unless oomproof acted or failed, or the job died of memory",
+        help="say nothing unless oomproof acted or failed, or the job ran out of memory",
     )
     output.add_argument("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
     parser.add_argument("command", nargs="...", metavar="-- CMD ...", help="the command, after --")

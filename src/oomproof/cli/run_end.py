@@ -101,7 +101,7 @@ def tell_verdict(
     if verbosity is None:
         return
     if outcome.trouble:
-        tell(f"oomproof: the recording is not whole: {outcome.trouble}")
+        tell(f"oomproof: the recording is incomplete: {outcome.trouble}")
     if not outcome.run.exit() and outcome.exit:
         tell(f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict")
     elif text := at_end(conclusion.verdict, sys.stderr, verbosity, following=not retried):

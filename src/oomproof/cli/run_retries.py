@@ -187,7 +187,7 @@ class Retries:
             _rewind_stdin(self._stdin)
             ended = start_attempt(begun, order, _second_message, on_waiting)
         except (Cancelled, KeyboardInterrupt):
-            self._say("not tried again: called off")
+            self._say("not tried again: cancelled")
         except OomproofError as error:
             self._say(f"not tried again: {error}")
         else:

@@ -225,7 +225,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             hint = f"add --yes: oomproof runs rm --yes {shlex.join(arguments.runs)}"
-            raise OomproofError("nothing was removed: there is nobody to ask", hint, USAGE)
+            raise OomproofError("nothing was removed: there is no terminal to ask on", hint, USAGE)
         print(removed(chosen, {}, done=False))
         if input("Remove? This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was removed")

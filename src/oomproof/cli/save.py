@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     listening = requests.listeners(attempt, "save")
     if not listening:
         raise OomproofError(
-            f"nobody in {target.name} answers a request to save",
+            f"nothing in {target.name} answers a request to save",
             "a Hugging Face Trainer and Lightning do, once they train; a plain loop can only be asked to save and "
             f"stop, if it looks for OOMPROOF_STOP_FILE: oomproof stop {target.name}",
         )

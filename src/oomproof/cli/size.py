@@ -74,7 +74,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-writes",
         action="store_true",
-        help="of a command: let it write where its writes cannot be held off",
+        help="of a command: let it write to disk where its writes cannot be kept in memory",
     )
     parser.add_argument(
         "--compare", metavar="RUN", help="what `run --need auto` predicted of this run, beside what it took"
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.targets:
         raise OomproofError(
-            "what is to be sized?", "oomproof size MODEL_FOLDER, or oomproof size -- python train.py", USAGE
+            "nothing to size", "oomproof size MODEL_FOLDER, or oomproof size -- python train.py", USAGE
         )
     for name in ("context", "batch", "beams"):
         if getattr(args, name) == 0:

@@ -148,7 +148,9 @@ def _resume(arguments: argparse.Namespace, name: str | None) -> int:
     sweep = sweep_folder.find(name)
     if host := sweep.elsewhere():
         raise OomproofError(
-            f"sweep {sweep.name} is of {host}: its trials cannot be seen from here", f"ssh {host}", USAGE
+            f"sweep {sweep.name} was started on {host}: its trials cannot be seen from here",
+            f"ssh {host}",
+            USAGE,
         )
     info = sweep.info()
     if not os.path.isdir(str(info.get("cwd"))):
@@ -212,7 +214,7 @@ def _drive(
         return _print_estimate(sweep, loop.order, log, as_json)
     if loop.reason and not whole and loop.reason != "stopped":
         tell_line(f"given up: {loop.reason}")
-        tell_line(f"when that is mended: oomproof sweep resume {sweep.name} --retry-failed")
+        tell_line(f"when that is corrected: oomproof sweep resume {sweep.name} --retry-failed")
     elif loop.reason and whole:
         tell_line(loop.reason)
     _print_status(sweep, loop.order, log, as_json)
@@ -295,7 +297,9 @@ def _stop(arguments: argparse.Namespace, name: str | None) -> int:
             tell_line(f"sweep {sweep.name} does not run")
             return 0
         if arguments.finish:
-            tell_line(f"nobody starts further trials of {sweep.name}; {running} of them run to their own end")
+            tell_line(
+                f"no further trials of {sweep.name} are started; {running} running ones continue to their own end"
+            )
             return 0
         return _stop_undriven(sweep)
     write_json(sweep.stop_file, "finish" if arguments.finish else "now")

@@ -97,7 +97,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 _FLAG_HELP = {
     "limit": "it may hold this much, such as 20G",
-    "need": "it starts when this much is free (default: what trials of its size held; auto: also what sizing it tells)",
+    "need": "it starts when this much is free (default: what trials of its size held; auto: also size it first)",
     "gpu_need": "the same for GPU memory",
     "gpu_limit": "it may hold this much of a GPU",
     "grace": "time to save between asking and ending (default 30)",

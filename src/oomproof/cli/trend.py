@@ -54,7 +54,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="of a table: the column with the memory, by name or number; of ps aux a pid, of docker stats a container",
     )
     parser.add_argument(
-        "--unit", metavar="UNIT", help="of a table: bytes, KiB, MiB or GiB (default: as its name tells)"
+        "--unit", metavar="UNIT", help="of a table: bytes, KiB, MiB or GiB (default: from its name)"
     )
     parser.add_argument("--every", metavar="TIME", help="of a table without times: the time between two rows")
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON")

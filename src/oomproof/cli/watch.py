@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     lock = state_files.take_lock(target.guard_lock)
     if lock is None:
         raise OomproofError(
-            f"{target.name} has its guard", f"follow its output: oomproof logs -f {target.id}", 0
+            f"{target.name} is guarded already", f"follow its output: oomproof logs -f {target.id}", 0
         )
     from oomproof.cli.logs import follow
     from oomproof.runner import stand_in
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         target.attempt.started_file,
         {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
     )
-    watch.writer.event(boottime(), "guard", "the guard was taken up again")
+    watch.writer.event(boottime(), "guard", "the run is guarded again")
     print(f"oomproof: guarding {target.name} again; Ctrl-C leaves it running", file=sys.stderr)
     watch.start()
     # Held, not read: should the keeper be killed, the job's next line must not end it.
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             place = follow(target, place)
     except KeyboardInterrupt:
         alerts.close()
-        print(f"\noomproof: left; {target.name} runs on without its guard", file=sys.stderr)
+        print(f"\noomproof: left; {target.name} continues without its guard", file=sys.stderr)
         return 0
     finally:
         watch.stop()

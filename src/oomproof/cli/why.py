@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--bundle",
         metavar="FILE",
-        help="also pack all for somebody who will help (.tar.gz, secrets redacted)",
+        help="also pack everything for somebody who will help (.tar.gz, secrets redacted)",
     )
     add("--config", action="append", default=[], metavar="FILE", help="with --bundle: a file to pack too")
     add("--force", action="store_true", help="overwrite FILE if it is there")
@@ -67,7 +67,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="KIND=N",
         help="with --all: a known interval, such as eval=50",
     )
-    add("--system", action="store_true", help="what was killed on this machine, by whom, ours or not")
+    add(
+        "--system",
+        action="store_true",
+        help="what was killed on this machine, by whom, and whether it was a run",
+    )
     add(
         "--since",
         metavar="WHEN",

@@ -23,9 +23,9 @@ from oomproof.units import MIB, format_size
 
 _KILLED = re.compile(r"(?i)kill|\b137\b|杀")
 _RAISED = ("traceback", "exception", "cut")
-_NODE = "node's own limit of heap: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
-_JAVA = "Java's own limit of heap: -Xmx8g, or spark.driver.memory and spark.executor.memory"
-_RUNTIME = "the program's own limit of memory is to be raised, in its settings"
+_NODE = "node's own heap limit: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
+_JAVA = "Java's own heap limit: -Xmx8g, or spark.driver.memory and spark.executor.memory"
+_RUNTIME = "raise the program's own memory limit, in its settings"
 
 
 def _heap_next(finding: Finding) -> str:
@@ -74,7 +74,7 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "heap_next": _heap_next(finding),
         "worker_end": "a DataLoader worker was killed"
         if "killed by signal" in finding.text
-        else "a DataLoader worker died, and does not say of what",
+        else "a DataLoader worker died; the text does not say why",
         "fault": f" in {kernel.library}" if kernel.library else "",
         "request": f": {job.message}" if job.message else "",
         "message": _short(message),

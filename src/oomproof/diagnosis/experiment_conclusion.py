@@ -147,7 +147,7 @@ def _nothing_turned(
     if first.outcome == FAILED:
         return (
             f"the baseline ({settings(factors, first.values)}) did not die of memory: {first.end}; "
-            "mend that first, then compare"
+            "correct that first, then compare"
         )
     ruled_out = [finding.factor.name for finding in findings if finding.answer == DOES_NOT]
     if not ruled_out:
@@ -155,7 +155,7 @@ def _nothing_turned(
             f"it {first.outcome} with {settings(factors, first.values)}, and nothing else could be compared"
         )
     if first.outcome == LIVED:
-        return f"it lived whatever was changed ({_listed(ruled_out)}): nothing here brings a death about"
+        return f"it lived whatever was changed ({_listed(ruled_out)}): nothing here causes a death"
     if len(ruled_out) == 1:
         return f"it died whatever was changed: the death does not follow {ruled_out[0]}"
     return f"it died whatever was changed: the death follows neither {_listed(ruled_out, 'nor')}"
@@ -215,7 +215,7 @@ def _several_factors(
     """Told from the baseline: what turns its outcome, in the fewest changes."""
     names = _listed(factors[index].name for index in follows)
     if first.outcome == FAILED:
-        return f"it follows {names}: the table has which died"
+        return f"it follows {names}: the table shows which died"
     turned = [
         changes
         for experiment in done

@@ -10,7 +10,7 @@ from oomproof.units import MIB, format_duration, format_size
 STEP = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 _TO_LEARN = 8  # times the limit, at most: a second try of the same kind then covers any job, and neighbours keep theirs
 _SOON = 60.0  # seconds: growth that fills a step up within them
-_NOBODY_SAW = "nobody saw how much more it wanted"
+_NOBODY_SAW = "how much more it wanted is not known"
 _BURST = 0.2  # of the limit, taken after the last sample: a quarter more may be far from enough
 
 

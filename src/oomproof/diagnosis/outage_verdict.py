@@ -139,7 +139,7 @@ def judge_outage(facts: OutageFacts) -> Outage:
 
 
 _HEADLINES: dict[Kind, str] = {
-    "shutdown": "the machine was shut down or restarted in order: not a death of memory",
+    "shutdown": "the machine was shut down or restarted in order: not for lack of memory",
     "panic": "the kernel itself failed and the machine went down",
     "after-kernel-kill": "the kernel had killed for memory, and then the machine went down without a shutdown",
     "memory": "the machine went down without a shutdown while memory ran out: it froze",

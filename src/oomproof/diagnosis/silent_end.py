@@ -143,7 +143,7 @@ def _readings(case: TextCase, ids: tuple[str, ...]) -> tuple[list[RankedCause], 
     if case.system_logs:
         kernel, crash = kernel * _NOT_TOLD, crash * _NOT_TOLD
         of = " of this job" if case.others else ""
-        seen.append(f"{' and '.join(case.system_logs)} tells of no kill and no crash{of}")
+        seen.append(f"{' and '.join(case.system_logs)} has no kill and no crash{of}")
     if file is not None and file.booted is not None:
         if file.changed < file.booted:
             if file.booted - file.changed < _REBOOT:

@@ -284,7 +284,7 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
 _TOLD = {
     "exception": "the error that ended it, with the sizes of its variables",
     "worker-lost": "the job's own process found its loader worker dead",
-    "program-lost": "a program that the job had started died of memory",
+    "program-lost": "a program that the job had started ran out of memory",
     "stacks": "where the code stood",
     "saved": "a checkpoint was written",
     "mappings": "one kind of mapping became more: whose habit it is",

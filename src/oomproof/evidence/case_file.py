@@ -434,7 +434,7 @@ class CaseFile:
 
     @property
     def slowed(self) -> str:
-        """That it was slow for want of page cache, as it was told last; empty where it was not."""
+        """That it was slow for lack of page cache, as it was told last; empty where it was not."""
         return next((message.text for message in reversed(self.told) if message.kind == "page-cache"), "")
 
     @property

@@ -71,7 +71,7 @@ class BackgroundTasks:
             with self._acting:
                 guarded.notice_hands(t)
         guarded.tell_the_others(memory.use, t)
-        self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
+        self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is given")
         if self._scan_is_due(t):
             self._try_to_scan(t, may_pause=self._is_short() or is_filling(guarded.settings, view))
         self._try(RECORDING, guarded.writer.commit_if_due, None, NO_ROWS)

@@ -43,7 +43,7 @@ _MOST_DOUBLINGS = 6
 # So many parts of the floor are left to the last that runs, at its first turn and later: beside paused runs, and where there are none
 _BESIDE_RUNS, _ALONE = (2, 3), (2, 4, 8)
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
-_TRY = "nobody is left who could free memory, after {}; it is paused again if it grows on"
+_TRY = "nobody is left who could free memory, after {}; it is paused again if it keeps growing"
 _STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 

@@ -124,7 +124,7 @@ class Job:
         return kills_in(self._memory_dir, version) if self._memory_dir else 0
 
     def cache_faults(self, pids: list[int]) -> CacheFaults | None:
-        """What it reads from disk again for want of page cache; None where the kernel does not tell."""
+        """What it reads from disk again for lack of page cache; None where the kernel does not tell."""
         if self._memory_dir is None:
             return cache_faults.of_processes(pids)
         version = 2 if isinstance(self._cgroup, CgroupV2) else 1

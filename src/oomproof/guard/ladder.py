@@ -47,7 +47,7 @@ def _escalate(settings: Settings, facts: Facts, state: Done, action: Action) -> 
         return action
     waited = facts.t - state.term_at
     if waited >= settings.grace and action.kind in ("ask", "term"):
-        why = f"SIGTERM went unanswered for {format_duration(waited)}; {action.why}"
+        why = f"SIGTERM was not answered for {format_duration(waited)}; {action.why}"
         return replace(action, kind="kill", why=why)
     return action
 

@@ -36,7 +36,7 @@ def standing(
     """(how it stands, the figures in words). A run that a person or another error ended early tells nothing yet."""
     figures = compared(before, now)
     if of_memory:
-        return "offered for undo", f"it died of memory all the same; {figures}"
+        return "offered for undo", f"it ran out of memory all the same; {figures}"
     if not well and evaluations < EVALUATIONS:
         return "probation", figures
     if not ended and evaluations < EVALUATIONS:

@@ -71,7 +71,7 @@ def _take_back(manifest: Manifest, proc: str, run: Run) -> tuple[str, ...]:
 
 def _hint_for(error: BaseException, left: Sequence[str]) -> str:
     if left:
-        return "when that is mended: sudo oomproof system --undo"
+        return "when that is corrected: sudo oomproof system --undo"
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EROFS:
         return "this file system is read-only: change these settings where your system keeps them"

@@ -27,7 +27,11 @@ SCHEMA = 1
 JOBS_SHOWN = 5
 _NOTEWORTHY_SWAP = 64 << 20
 _TINY = 1 << 20  # rows below a MiB are left off the screen (never out of the JSON)
-_OVERCOMMIT = {0: "refuses only the absurd", 1: "refuses nothing", 2: "refuses all past the commit limit"}
+_OVERCOMMIT = {
+    0: "refuses only absurd requests",
+    1: "refuses nothing",
+    2: "refuses all past the commit limit",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ def title(kind: Cause) -> str:
     if kind.good:
         return "finished"
     if kind.stopped_by == "guard":
-        return "stopped for want of memory"
-    return f"died of memory ({kind.title})" if kind.memory else f"ended: {kind.title}"
+        return "stopped for lack of memory"
+    return f"ran out of memory ({kind.title})" if kind.memory else f"ended: {kind.title}"
 
 
 def level(kind: Cause, all_well: bool, seconds: float) -> str:

@@ -27,7 +27,7 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
     if report.kills:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
-        head = f"{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them of runs of ours"
+        head = f"{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them in runs of oomproof"
         parts = [textwrap.fill(head, width), _table(report.kills, width), *_regular(report.kills, width)]
         parts += _shortage(report.kills, width)
     elif report.sources:
@@ -41,9 +41,9 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
     if report.counted is not None:
         told = f"the kernel counted {report.counted} OOM kill{'s' * (report.counted != 1)} since boot"
         if report.counted > report.logged and kernel_read:
-            told += f"; its log still tells {report.logged} of them"
+            told += f"; its log still names {report.logged} of them"
         elif report.counted and not kernel_read:
-            told += "; which, its log would tell"
+            told += "; its log would name them"
         lines += textwrap.wrap(told, width - 2)
     for cgroup in report.cgroups[:10]:
         lines.append(f"cgroup {cgroup.path}: {cgroup.kills} killed in it")

@@ -103,7 +103,7 @@ def _turns(answer: Together, width: int) -> list[str]:
         lines += folded(f"  {number}. ", text, width)
     for part in answer.parts:
         if part.name in answer.never:
-            lines += folded("  -  ", f"{_never(part, answer)}: no turn helps it", width)
+            lines += folded("  -  ", f"{_never(part, answer)}: it fits in no turn", width)
     return lines
 
 
@@ -129,7 +129,7 @@ def _remedy(remedy: Remedy, answer: Together, width: int, add_swap: str) -> list
     if remedy.way == "turns":
         lines = folded(
             box,
-            "one after the other: with its need told, each waits by itself until the ones before are done",
+            "one after the other: with its need given, each waits by itself until the ones before are done",
             width,
         )
         turn = [name for turn in answer.turns for name in turn.names]

@@ -245,7 +245,7 @@ def _end(of_run: RunTrend) -> str:
     """Beside the time to full: whether the run is over before."""
     ends = of_run.ends
     if ends is None:
-        return "unknown: no total of its steps was told"
+        return "unknown: the total of its steps is not known"
     where = f"at step {ends.total:,} ({ends.step:,} made, as {ends.told_by} tells)"
     if ends.seconds is None:
         return where

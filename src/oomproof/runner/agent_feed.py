@@ -172,7 +172,7 @@ class AgentFeed:
         try:
             self._thread.start()
         except RuntimeError as error:  # no thread left: the run continues without what agents tell
-            self._trouble(f"nobody listens to the agent: {error}")
+            self._trouble(f"the agent's reports are not received: {error}")
 
     def stop(self) -> None:
         """After the job's end: what is still in the socket is read."""

@@ -304,7 +304,9 @@ class Front:
             if "ended" in self._status:
                 self._tell_stand_in(json.dumps(self._status).encode())
         except OSError as error:
-            self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
+            self.say(
+                f"oomproof: no process stands by: if this one is killed, the job ends too ({error.strerror})"
+            )
 
     def _wait_for_keeper(self) -> str:
         """After this the job is our child: the kernel hands it over before its parent can be waited for."""

@@ -125,7 +125,7 @@ def uninstall(system: bool) -> str:
     if system:
         desktop_slices.remove()
     _systemctl(system, "daemon-reload")
-    return f"removed {path}; what it had paused runs again"
+    return f"removed {path}; what it had paused is resumed"
 
 
 def _systemctl(system: bool, *words: str) -> None:

@@ -10,9 +10,9 @@ from oomproof.units import format_duration
 
 _KINDS = {"freeze": "pause", "thaw": "resume"}  # the guard's own names → those that people read
 _NEXT = {
-    "warn": "should it become shorter, the job is paused, or asked to save and stop",
+    "warn": "if it gets shorter, the job is paused, or asked to save and stop",
     "ask": "SIGTERM follows when memory is still short after {grace}",
-    "term": "killed when it has not ended after {grace}",
+    "term": "killed if it has not ended after {grace}",
     "withdraw": "the job continues",
     "leak": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "above": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
@@ -42,7 +42,7 @@ class JobAlerts:
             return
         self._called = to_type(self._run)
         job, log = self._guarded.job, str(self._run.attempt.alerts_file)
-        text = "oomproof was killed; the job runs on under its limit alone, unguarded"
+        text = "oomproof was killed; the job continues under its limit, unguarded"
         self._alerts.start(log, self._made("unguarded", text, ""), (job.leader, job.leader_start))
 
     def action(self, kind: str, why: str, terms: str = "") -> None:

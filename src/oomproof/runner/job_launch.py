@@ -161,7 +161,7 @@ class Launcher:
                 return
             user = _user_name()
             if not systemd_manager.lingers(user):
-                note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
+                note = f"your last logout may end it; to prevent that: loginctl enable-linger {user}"
                 if launch.detached:
                     reasons.append("a systemd user scope would end with your last logout")
                     self._logout_note = note
@@ -176,11 +176,11 @@ class Launcher:
         name = limit_backends.SYSTEM_SCOPE if is_root else limit_backends.USER_SCOPE
         backend = limit_backends.shape_scope(name, scope, self.keeper_pid, launch.cap) if scope else None
         if backend is None:
-            reasons.append("the systemd scope does not hand the memory controller down")
+            reasons.append("the systemd scope does not delegate the memory controller")
             self._dismiss_keeper()
             return
         if launch.detached and not limit_backends.attach_to_scope(unit, "/keeper", os.getpid(), not is_root):
-            note = "its guard stays in this login session and may end with it, the job does not"
+            note = "its guard stays in this login session and may end with it; the job does not"
         backend.note = note
         yield backend
 

@@ -83,7 +83,9 @@ class Watch:
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
         self.writer = Writer(self._attempt.recording_file, meta)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
-            say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
+            say(
+                "oomproof: the guard's test at the start could not reach the job; it may not be able to end it"
+            )
         # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
         self._live = LiveClaim(
             run.id,
@@ -140,7 +142,7 @@ class Watch:
         if agent:
             self.agents = or_none(
                 say,
-                "nobody listens to the agent in the job",
+                "reports of the agent in the job are not received",
                 lambda: AgentFeed(
                     run.id,
                     self._attempt,
@@ -196,10 +198,12 @@ class Watch:
             self.guard.start()
         except RuntimeError as error:
             self._without_thread = True
-            self._say(f"oomproof: no thread for the guard: it acts between the job's output ({error})")
+            self._say(
+                f"oomproof: the guard has no thread of its own: it acts between pieces of the job's output ({error})"
+            )
         or_none(self._say, "processes, GPUs and alerts are not looked at", self.sampler.start)
         if self.agents is not None:
-            or_none(self._say, "nobody listens to the agent in the job", self.agents.start)
+            or_none(self._say, "reports of the agent in the job are not received", self.agents.start)
 
     def tick(self) -> float | None:
         """For a guard that got no thread: a step when it is due. Seconds to the next; None when it has its thread."""

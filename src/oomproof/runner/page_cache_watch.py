@@ -1,4 +1,4 @@
-"""Tells a job that is slow for want of page cache: its libraries, weights and mapped data are read from disk again and again.
+"""Tells a job that is slow for lack of page cache: its libraries, weights and mapped data are read from disk again and again.
 Pure. A file that is read for the first time, or by read(), is none of it."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _text(
     if first[1].stalled is not None and last[1].stalled is not None:
         share = (last[1].stalled - first[1].stalled) / max(1.0, last[0] - first[0])
         waited = f", waiting {min(1.0, share):.0%} of the time"
-    read_back = f"read {format_size(read)} back from disk {when}for want of page cache{waited}"
+    read_back = f"read {format_size(read)} back from disk {when}for lack of page cache{waited}"
     if held.limit is not None and held.charged + held.cache >= _FULL * held.limit:
         limit, higher = format_size(held.limit), -int(-held.limit * STEP // MIB)
         facts = f": {use} of {limit} and " if use else f" of {limit}: "

@@ -78,7 +78,7 @@ class QueueWait:
             if verdict.status == "never" and self.asked.need is None:
                 # An old peak is no reason to refuse for ever: it ran then, on this machine or another. Nor is an estimate.
                 if self.asked.sized is not None:
-                    self._note(f"{verdict.sentence}; it was only sized, so it starts, unreserved")
+                    self._note(f"{verdict.sentence}; the need is only an estimate, so it starts, unreserved")
                 self._forget_need()
             elif verdict.status == "never":
                 raise OomproofError(verdict.sentence, "make it smaller, or take a larger machine", NEVER)
@@ -87,7 +87,7 @@ class QueueWait:
                 if self.asked.sized is not None:
                     size = format_size(self.entry.gpu_need)
                     self._note(
-                        f"{size} do not fit on GPU {self.entry.gpu}; only sized, so it starts, unreserved"
+                        f"{size} do not fit on GPU {self.entry.gpu}; the need is only an estimate, so it starts, unreserved"
                     )
                 self.entry = replace(self.entry, gpu_need=0, gpu=None)  # as with an old peak of RAM
         elif self.entry.gpu_need:

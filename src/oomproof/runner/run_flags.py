@@ -79,7 +79,7 @@ def limit(value: Any) -> int:
 
 def _something(size_given: int) -> int:
     if not size_given:
-        raise OomproofError("a need of nothing reserves nothing", "leave it out, or give a size", USAGE)
+        raise OomproofError("a need of 0 reserves nothing", "leave it out, or give a size", USAGE)
     return size_given
 
 
@@ -142,7 +142,7 @@ def exit_code(value: Any) -> int:
 def retries(value: Any) -> int:
     if not (str(value).isdecimal() and int(value) <= _MOST_RETRIES):
         raise OomproofError(
-            f"--retry {value} is no number of retries", "give a whole number, such as 3", USAGE
+            f"--retry {value} is not a number of retries", "give a whole number, such as 3", USAGE
         )
     return int(value)
 
@@ -304,8 +304,8 @@ class RunSettings:
     )
     need: int | None = flag(
         need, "SIZE",
-        "start when this much is free and reserved by nobody (default: what this command held before; "
-        "auto: also what sizing it first tells)",
+        "start when this much is free and not reserved by another run (default: what this command held before; "
+        "auto: also size it first)",
         adopt="what it will need in all, such as 19G: others are let in beside that", group=QUEUE,
     )
     gpu_need: tuple[int, int | None] = flag(
@@ -327,7 +327,7 @@ class RunSettings:
     )
     retry: int = flag(
         retries, "N",
-        "after a death of memory, and only then: again, up to N times, with smaller settings and the same effective batch",
+        "when it ran out of memory, and only then: run it again, up to N times, with smaller settings and the same effective batch",
         default=0, load=_whole, group=RETRY,
     )
     knob: list[str] = flag(
@@ -337,7 +337,7 @@ class RunSettings:
     )
     order: list[str] = flag(
         names, "NAME,NAME",
-        "with --retry: which gives way first (default: by what was full; workers, batch, recomputing, precision, length)",
+        "with --retry: which changes first (default: by what was full; workers, batch, recomputing, precision, length)",
         default=[], group=RETRY,
     )
     resume_arg: str | None = flag(
@@ -415,7 +415,7 @@ class RunSettings:
     )
     pause_max: float = flag(
         seconds("--pause-max"), "SECONDS",
-        "a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
+        "a pause for lack of memory lasts at most this long (default 21600, six hours; 0: never pause)",
         default=PAUSE_MAX, load=float,
     )
     leave_unmanaged: bool = flag(
@@ -432,7 +432,7 @@ class RunSettings:
         default=GPU_TURN, load=float, group=GPU,
     )
     oom_exit_code: int | None = flag(
-        exit_code, "N", "exit with N when the job died of memory, for engines that act on codes", load=_whole,
+        exit_code, "N", "exit with N when the job ran out of memory, for engines that act on codes", load=_whole,
         group=OUTPUT,
     )
     ledger: str | None = flag(lambda value: str(value) or None, "FOLDER", "", group=QUEUE)

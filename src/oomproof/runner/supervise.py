@@ -283,7 +283,7 @@ def _stay(
         watch.task_thread.do(lambda: note_output_lost(run.attempt, error))
         if error.errno != errno.EPIPE:  # `| head` is no news to whoever typed it
             say(
-                f"oomproof: the job's output cannot be written: {error.strerror}; from now on it meets a closed pipe"
+                f"oomproof: the job's output cannot be written: {error.strerror}; from now on the job writes into a closed pipe"
             )
 
     def on_takeover(text: str) -> None:

@@ -261,7 +261,7 @@ def _nothing_seen(
     if watched.status != 0 and not watched.timed_out:
         cause = "the command failed by itself"
         if watched_child.show_error(folder, tell) and not watched.has_network:
-            cause = "the command failed for want of the network, which is off in a rehearsal (run it once before, so that its data is here, or give --allow-writes)"
+            cause = "the command failed for lack of the network, which is off in a rehearsal (run it once before, so that its data is here, or give --allow-writes)"
         return Rehearsal(
             refused=f"{cause}, with status {watched.status}; its error is above", status=watched.status
         )

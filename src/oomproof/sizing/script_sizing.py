@@ -171,10 +171,10 @@ def _answer(
     if failed:
         cause = "the command failed by itself"
         if watched_child.show_error(folder, tell) and not watched.has_network:
-            cause = "the command failed for want of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
+            cause = "the command failed for lack of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
         elif run is not None and run.result.get("widened"):
             # torch.unique, x[mask]: as many as there can be, which a check of the script's own may not like
-            cause = f"the command failed, by itself or for want of real values (a virtual GPU has none, and it used {', '.join(run.result['widened'])})"
+            cause = f"the command failed, by itself or for lack of real values (a virtual GPU has none, and it used {', '.join(run.result['widened'])})"
         return _refused(f"{cause}, with status {watched.status}; its error is above", status=watched.status)
     if run is None and not watched_child.is_started(folder):
         return _refused(watched_child.NOT_STARTED)

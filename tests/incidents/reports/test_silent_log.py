@@ -216,7 +216,7 @@ def test_a_kernel_log_beside_it_that_tells_of_nothing(tmp_path: Path) -> None:
     kernel.write_text("[  100.000000] usb 1-1: new device\n[ 9000.000000] eth0: link up\n")
     verdict = told(str(log(tmp_path, 472)), str(kernel))
     assert verdict["verdict"]["cause"] == "silent-end"
-    assert "dmesg.txt tells of no kill and no crash" in verdict["verdict"]["why"]
+    assert "dmesg.txt has no kill and no crash" in verdict["verdict"]["why"]
     assert verdict["causes"][0]["cause"] not in ("oom-kill-global", "segfault")
 
 

@@ -128,7 +128,7 @@ def test_no_card_a_smaller_one_and_none_of_its_own(
     assert main(["check", "--together", "a=1G/4G,b=1G"]) == 69
     text = shown(capsys)
     assert text.startswith("Never: a wants a GPU, and there is none here; ")
-    assert "one after the other" not in text and "1. b: 1.0 GiB" in text and "no turn helps it" in text
+    assert "one after the other" not in text and "1. b: 1.0 GiB" in text and "it fits in no turn" in text
     with_card(freeze, monkeypatch, Gpu(0, "T4", 16 * GIB, 0, 16 * GIB))
     assert main(["check", "--together", "a=1G/20G,b=1G"]) == 69
     assert shown(capsys).startswith("Never: a alone does not fit on GPU 0; ")

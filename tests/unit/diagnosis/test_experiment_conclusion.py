@@ -87,7 +87,7 @@ def test_what_failed_otherwise_counts_as_neither() -> None:
     assert [finding.answer for finding in answer.findings] == [UNKNOWN, DOES_NOT]
     assert answer.follows == []
     assert answer.notes[0] == "does not count: bs=8, accum=16 (exited with code 2); see: oomproof why r1"
-    assert "mend that first" in told([BS], "32 F").sentence
+    assert "correct that first" in told([BS], "32 F").sentence
 
 
 def test_interrupted() -> None:

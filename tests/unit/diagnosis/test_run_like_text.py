@@ -105,7 +105,7 @@ def test_bus_errors_and_a_kill_are_one_story(tmp_path: Path) -> None:
     attempt.sample(shm_free=1 << 20)
     verdict = attempt.verdict()
     assert (verdict.cause, verdict.certainty) == ("oom-kill-memcg", "proven")
-    assert "one story" in verdict.why and len(verdict.causes) == 1
+    assert "one cause" in verdict.why and len(verdict.causes) == 1
 
 
 @pytest.mark.parametrize(

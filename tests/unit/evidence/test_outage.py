@@ -215,7 +215,7 @@ def test_a_plain_shutdown_is_not_a_death_of_memory(machine: Machine) -> None:
     (facts,) = machine.outages()
     outage = judge_outage(facts)
     assert (outage.kind, outage.certainty) == ("shutdown", "proven")
-    assert "not a death of memory" in outage_text(outage)
+    assert "not for lack of memory" in outage_text(outage)
 
 
 def test_a_power_cut_with_room_is_not_called_memory(machine: Machine) -> None:

@@ -146,7 +146,7 @@ def test_a_run_that_ends_first_is_told_so_and_not_warned_of(tmp_path: Path) -> N
 
 def test_an_unknown_end_is_said_to_be_unknown(tmp_path: Path) -> None:
     found = trend(recorded(tmp_path, keeps_in_step=2 * MIB, limit=16 * GIB))
-    assert found.ends is None and "  ends     unknown: no total of its steps was told" in lines(found)
+    assert found.ends is None and "  ends     unknown: the total of its steps is not known" in lines(found)
     facts = (found.trend, found.limit, found.limit_from, found.seen, None)
     alert = alert_text(Answer(*facts, found))
     assert alert is not None and "when it ends by itself is unknown" in alert and "+2.0 MiB a step" in alert

@@ -110,7 +110,7 @@ def test_kernel_kills_newest_last_with_what_they_held(place: Place) -> None:
     assert found.kills[1].limit == 8388608 * 1024
     text = system_text(SystemHistory(found))
     assert "kernel: machine full" in text and "kernel: cgroup limit 8.0 GiB" in text
-    assert "the kernel counted 3 OOM kills since boot; its log still tells 2 of them" in text
+    assert "the kernel counted 3 OOM kills since boot; its log still names 2 of them" in text
     assert text.index("(4067)") < text.index("(4100)")
 
 
@@ -272,9 +272,9 @@ def test_a_journal_of_only_ones_own_lines_proves_nothing(place: Place) -> None:
         runs=[],
     )
     assert "journal" not in found.sources
-    assert "cannot be told" in system_text(
+    assert "cannot be told" in system_text(SystemHistory(found)) and "its log would name them" in system_text(
         SystemHistory(found)
-    ) and "which, its log would tell" in system_text(SystemHistory(found))
+    )
 
 
 def test_a_container_cannot_match_pids(place: Place) -> None:

@@ -46,7 +46,7 @@ def test_a_death_of_memory_in_words(tmp_path: Path) -> None:
     alert = end_alert(Run(attempt.dir.parent), Conclusion(judge(case), stored=False), 137)
     assert (alert.kind, alert.level, alert.cause, alert.exit_status) == (END, ALERT, "oom-kill-memcg", 137)
     told = alert.as_json("gpubox", 0.0)
-    assert subject(told) == "big on gpubox: died of memory (kernel: cgroup limit)"
+    assert subject(told) == "big on gpubox: ran out of memory (kernel: cgroup limit)"
     assert "holding 4.0 GiB" in message(told) and "\nmore: oomproof why r1" in message(told)
 
 

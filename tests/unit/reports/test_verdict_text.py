@@ -24,7 +24,7 @@ def test_three_lines(tmp_path: Path) -> None:
         "verdict  out of memory: the kernel killed the job, holding 7.7 GiB; "
         "the job's own limit of 8.0 GiB was full (proven)",
         "why      the kernel's log names the process; it was ended by SIGKILL; "
-        "it took the last 4.0 GiB of 8.0 GiB within 1.0 s: nobody saw how much more it wanted",
+        "it took the last 4.0 GiB of 8.0 GiB within 1.0 s: how much more it wanted is not known",
         "next     to learn how much it takes: oomproof run --limit 20G -- python train.py, "
         "or make the job smaller (batch, workers)",
     ]

@@ -64,7 +64,7 @@ def test_a_pause_says_when_it_ends_and_how_to_end_it(told: Any) -> None:
     [
         ("warn", "paused, or asked to save and stop", "stop"),
         ("ask", "SIGTERM follows when memory is still short after 30 s", "pause"),
-        ("term", "killed when it has not ended after 30 s", "why"),
+        ("term", "killed if it has not ended after 30 s", "why"),
         ("kill", "", "why"),
         ("thaw", "", "pause"),
         ("withdraw", "the job continues", "stop"),

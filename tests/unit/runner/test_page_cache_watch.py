@@ -36,11 +36,11 @@ def test_it_is_told_once_with_the_limit_to_try_and_again_at_the_end() -> None:
     said, end = told(120)
     assert [*said] == [24], "twenty seconds, in slices of five"
     assert said[24] == (
-        "slowed by its limit: held 409 MiB of 435 MiB and read 11.7 GiB back from disk in 24 s for want of page cache, "
+        "slowed by its limit: held 409 MiB of 435 MiB and read 11.7 GiB back from disk in 24 s for lack of page cache, "
         "waiting 35% of the time; raise --limit to about 544M"
     )
     assert end == (
-        "slowed by its limit of 435 MiB: read 58.6 GiB back from disk for want of page cache, "
+        "slowed by its limit of 435 MiB: read 58.6 GiB back from disk for lack of page cache, "
         "waiting 35% of the time; raise --limit to about 544M"
     )
 

@@ -213,7 +213,7 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
     [
         (["--limit", "3M"], "--limit 3M is 3 MiB"),
         (["--limit", "much"], "--limit: "),
-        (["--need", "0"], "--need: a need of nothing reserves nothing"),
+        (["--need", "0"], "--need: a need of 0 reserves nothing"),
         (["--grace", "soon"], "--grace soon is not a time"),
         (["--priority", "1000"], "--priority: '1000' is not a priority"),
         (["--oom-exit-code", "300"], "--oom-exit-code 300 is not an exit status"),

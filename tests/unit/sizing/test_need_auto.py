@@ -244,7 +244,7 @@ def test_a_sized_need_is_reserved_and_never_refused(tmp_path: Path) -> None:
     ticket.drop()
     ticket = start(1 << 50)
     assert ticket.entry.need is None and any(
-        "only sized, so it starts, unreserved" in note for note in ticket.told
+        "the need is only an estimate, so it starts, unreserved" in note for note in ticket.told
     )
     ticket.drop()
 

@@ -19,7 +19,7 @@ from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 
-_SHM_FULL = Weight(500, "SIGBUS with /dev/shm full: a page of shared memory could not be had")
+_SHM_FULL = Weight(500, "SIGBUS with /dev/shm full: a page of shared memory could not be allocated")
 _SHM_SAID = Weight(200, "PyTorch says bus error and shared memory, the sample does not show it full")
 _OTHER_FAULT = Weight(
     300, "SIGBUS with free space in /dev/shm: a file cut short under a mapping, or hardware"
@@ -62,7 +62,7 @@ def _shm(
 ) -> WeightedCause:
     total = case.shm_total
     size = f" ({format_size(shm_left(case))} of {format_size(total)} free)" if total else ""
-    why = f"it {death.phrase}; a page of shared memory could not be had"
+    why = f"it {death.phrase}; a page of shared memory could not be allocated"
     if words is not None:
         why += f"; {words}"
     target = as_flag(_larger(case))

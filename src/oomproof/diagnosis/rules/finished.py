@@ -47,7 +47,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         victim = Victim.of(kills[-1]) if kills else None
     programs = case.lost_programs
     if programs:
-        headline = f"finished, but {_programs(len(programs))} that it started died of memory on the way"
+        headline = f"finished, but {_programs(len(programs))} that it started ran out of memory on the way"
         why += f"; {_listed(programs)}"
         next_step = "start those smaller; trials of a search: oomproof sweep, which skips what cannot fit"
     return [
@@ -109,7 +109,7 @@ def _running(case: CaseFile) -> WeightedCause:
     state = "still running"
     why = "its keeper is alive and no exit status has been written"
     if programs := case.lost_programs:
-        state += f", but {_programs(len(programs))} that it started died of memory"
+        state += f", but {_programs(len(programs))} that it started ran out of memory"
         why += f"; {_listed(programs)}"
     return WeightedCause(
         "not-a-crash",

@@ -233,7 +233,7 @@ def _shared_memory(case: CaseFile, cause: str) -> str | None:
         if output_verdict
         else f"/dev/shm was full too{size}"
     )
-    return f"{seen}: one story, for pages in /dev/shm count against {where}"
+    return f"{seen}: one cause, because pages in /dev/shm count against {where}"
 
 
 def _held(case: CaseFile, kill: KernelKill | None) -> int | None:

@@ -79,7 +79,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         at_limit = headroom.host_ample is not False and headroom.limit_ample is False
         memory = answer(case, case.limit or case.settings.limit if at_limit else None, machine=not at_limit)
         next_step = f"journalctl -u earlyoom -u systemd-oomd names who; {memory.next}"
-        headline = "killed by somebody else while memory was short; the kernel's OOM killer it was not"
+        headline = "killed by somebody else while memory was short; it was not the kernel's OOM killer"
         return [
             _claim(case, "killed-unknown", _TIGHT, "possible", headline, why, next_step),
             *(
@@ -92,7 +92,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         next_step = (
             f"ask who or what sent it (a person, a scheduler, a container's stop), then {command(case)}"
         )
-        headline = "killed by somebody else; the kernel's OOM killer it was not"
+        headline = "killed by somebody else; it was not the kernel's OOM killer"
         return [_claim(case, "killed-unknown", _UNKNOWN, "possible", headline, why, next_step)]
     why = f"{ended}; {_unknown(case)}, {headroom.phrase}{others}"
     next_step = f"let oomproof read the kernel log (see missing), then {command(case)}"
@@ -102,7 +102,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
 
 def _unknown(case: CaseFile) -> str:
     if (case.moved.vmstat_oom_kill or 0) > 0:
-        return "something on this machine was OOM-killed meanwhile, whether it was this job nobody says"
+        return "something on this machine was OOM-killed meanwhile; whether it was this job is not known"
     return "this machine counts no OOM kills"
 
 
@@ -115,7 +115,7 @@ def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
     headroom, name = headroom_at_end(case), signal_name(death.signal)
     if death.signal == signal.SIGPIPE:
         headline = "ended by SIGPIPE: whoever read what it wrote (a pipe, a connection) went away"
-        why = f"it {death.phrase}, which the kernel sends to who writes into a closed pipe; {headroom.phrase}"
+        why = f"it {death.phrase}, which the kernel sends to a process that writes into a closed pipe; {headroom.phrase}"
         next_step = f"see which of its pipes was closed, then {command(case)}"
         return [_claim(case, "interrupted", _OTHER_SIGNAL, _less(death), headline, why, next_step)]
     next_step = f"ask who or what sends {name} (a scheduler, a logout, kill), then {command(case)}"

@@ -37,7 +37,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _claim(
     case: CaseFile, death: Death, closed: Action, weight: Weight, certainty: Certainty
 ) -> WeightedCause:
-    met = "the job met the closed pipe" if certainty == "proven" else "the job may have failed of it"
+    met = (
+        "the job wrote into the closed pipe"
+        if certainty == "proven"
+        else "the job may have failed because of it"
+    )
     evidence = case.evidence_from("exit", "action.", "output.")
     perhaps = "" if certainty == "proven" else "perhaps "
     if closed.action == "signal":

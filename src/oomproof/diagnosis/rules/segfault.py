@@ -16,7 +16,7 @@ _FAULTHANDLER = "Fatal Python error: Segmentation fault"
 
 
 _OPENMP_TEST = (
-    "the same run with OMP_NUM_THREADS=1, which starts no second thread: if it lives, the two runtimes are it; "
+    "the same run with OMP_NUM_THREADS=1, which starts no second thread: if it lives, the two runtimes are the cause; "
     "python -m threadpoolctl -i numpy torch lists what is loaded"
 )
 
@@ -115,7 +115,7 @@ def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            "see whether the two OpenMP runtimes are it: one thread needs neither",
+            "see whether the two OpenMP runtimes are the cause: one thread needs neither",
             change=Change("env", "OMP_NUM_THREADS", after="1"),
             command=f"OMP_NUM_THREADS=1 {command(case)}",
         ),

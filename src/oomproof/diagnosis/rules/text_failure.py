@@ -225,7 +225,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     next_step = f"read its last lines: {read_output(case)}"
     if case.output.empty:
         next_step = (
-            f"it printed nothing: look for a log of its own, or start it with more words: {command(case)}"
+            f"it printed nothing: look for a log of its own, or start it with more output: {command(case)}"
         )
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"

@@ -53,7 +53,7 @@ class SystemdOomd(GuardReader):
             last, named = self.last("systemd-oomd"), unit or "this unit"
             if last is not None and _same_unit(last.guard.unit or "", named) and number - last.line < 100:
                 return
-            said = f"systemd-oomd killed {count} processes of {named} for want of memory"
+            said = f"systemd-oomd killed {count} processes of {named} for lack of memory"
             self.add("systemd-oomd", number, stamp, said, 1.0, facts=GuardFacts(unit=unit))
 
     def _killed(self, number: int, stamp: Stamped, said: str, strength: float, cgroup: str) -> None:
