@@ -80,7 +80,8 @@ def summarize(run: Run, told: Conclusion | None = None) -> Summary:
             run_summary.keep(run, kept)
     code = run.info.get("code") or {}
     before = code.get("script_sha256")
-    changed = before is not None and before != _hash_now(code.get("script"))
+    now = _hash_now(code.get("script"))
+    changed = before is not None and now is not None and before != now
     return replace(kept, script_changed=changed)
 
 
