@@ -22,8 +22,10 @@ _CONTROLS = (
     "\U000e0000-\U000e007f"
 )
 # what charts, bars and sentences of ours are drawn with, and its like for a stream without it; drawings keep their width
-PLAIN = str.maketrans("█▓░·│┊›–…┄▁▂▃▄▅▆▇─└−→×•µ", "#%:.|!>-.-__--==#-+->x*u")
-PLAIN |= str.maketrans({"≥": ">=", "≤": "<=", "«": '"', "»": '"', "“": '"', "”": '"', "‘": "'", "’": "'"})
+PLAIN: dict[int, int | str] = {
+    **str.maketrans("█▓░·│┊›–…┄▁▂▃▄▅▆▇─└−→×•µ", "#%:.|!>-.-__--==#-+->x*u"),
+    **{ord(ours): like for ours, like in zip("≥≤«»“”‘’", (">=", "<=", *'""""', *"''"), strict=True)},
+}
 PLAIN_ERRORS = "oomproof-plain"  # the name of its error handler
 _UNSAFE = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_LINE = re.compile(f"[\n\t{_CONTROLS}]")
