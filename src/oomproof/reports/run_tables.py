@@ -26,7 +26,7 @@ from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import Event, PhaseMark
+from oomproof.recording.series import Event, PhaseMark, told_kind
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.alongside import Alongside
@@ -148,7 +148,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
         rows.append(
             (
                 cut(label, 24),
-                _clock(summary.created),
+                _clock(summary.began),
                 format_duration(summary.seconds) if summary.seconds is not None else "-",
                 format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
                 end_text(summary) + mark,
@@ -191,7 +191,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
         ("in", str(run.info.get("cwd", "-"))),
-        ("started", format_time(summary.created)),
+        ("started", format_time(summary.began)),
         *([("lasted", format_duration(summary.seconds))] if summary.state != "waiting" else []),
         ("state", _state_text(summary)),
         ("limit", _limit_text(run, settings.get("limit"))),
@@ -251,7 +251,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         lines += ["", "  what happened"]
         for event in events:
             head = f"  {_clock(event.t + recording.wall_offset)}  "
-            lines += folded(head, f"{event.kind}: {event.text}", width)
+            lines += folded(head, f"{told_kind(event.kind)}: {event.text}", width)
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))
