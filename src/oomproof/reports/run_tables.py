@@ -140,26 +140,12 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     """Newest first, one line each; where the machine itself went down, when that was and how it stood then."""
     if not summaries:
         return "no runs yet; start one: oomproof run -- python train.py"
-    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
-    for summary in summaries:
-        label = summary.name if summary.name != summary.id else summary.id
-        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
-        mark = " *" if summary.script_changed else ""
-        rows.append(
-            (
-                cut(label, 24),
-                _clock(summary.began),
-                format_duration(summary.seconds) if summary.seconds is not None else "-",
-                format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
-                end_text(summary) + mark,
-                summary.command,
-            )
-        )
-
-    def paint(row: int, column: int, text: str) -> str:
-        return _painted(text, summaries[row - 1]) if colour and row and column == 4 else text
-
-    fitted = table(rows, width, shrink={5: 16, 0: 12, 4: 14}, drop=(5, 2, 1), paint=paint)
+    fitted = _history_table(summaries, width, colour)
+    unnamed = [summary.id for summary in summaries if summary.name == summary.id]
+    if any(
+        all(run_id not in line for line in fitted) for run_id in unnamed
+    ):  # cut off: all ids of a day begin alike
+        fitted = _history_table(summaries, width, colour, id_ends=True)
     lines = fitted[:1]
     for line, of in zip(fitted[1:], summaries, strict=True):
         lines.append(line)
@@ -177,6 +163,32 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     called = first.name if named else first.id
     lines.append(f"next: oomproof runs show {one_line(called)}")
     return "\n".join(lines)
+
+
+def _history_table(summaries: list[Summary], width: int, colour: bool, id_ends: bool = False) -> list[str]:
+    """``id_ends``: of an id what follows the day, which a command takes for it too."""
+    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
+    for summary in summaries:
+        label = summary.name
+        if id_ends and label == summary.id:
+            label = label.partition("-")[2] or label
+        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
+        mark = " *" if summary.script_changed else ""
+        rows.append(
+            (
+                cut(label, 24),
+                _clock(summary.began),
+                format_duration(summary.seconds) if summary.seconds is not None else "-",
+                format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
+                end_text(summary) + mark,
+                summary.command,
+            )
+        )
+
+    def paint(row: int, column: int, text: str) -> str:
+        return _painted(text, summaries[row - 1]) if colour and row and column == 4 else text
+
+    return table(rows, width, shrink={5: 16, 0: 12, 4: 14}, drop=(5, 2, 1), paint=paint)
 
 
 def show(run: Run, width: int = 80, colour: bool = False) -> str:

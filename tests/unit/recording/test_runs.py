@@ -229,6 +229,14 @@ def test_script_changed_since(tmp_path: Path) -> None:
     assert not report.summarize(run).script_changed
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_what_stands_in_the_column_of_runs_can_be_typed(width: int) -> None:
+    """All ids of a day begin alike: of six runs in a narrow terminal, each was called `20261118-18…`."""
+    runs = [made(argv=["python", "train.py", "--config", "x" * 60]) for _ in range(6)]
+    shown = report.history([report.summarize(run) for run in runs], width).splitlines()[1:7]
+    assert [run_folders.find(line.split()[0]).id for line in shown] == [run.id for run in runs]
+
+
 def test_compare_lists_what_differs() -> None:
     one = made("one", argv=["p", "--batch", "64"], settings={"limit": 1 << 30}, env={"OMP_NUM_THREADS": "1"})
     two = made("two", argv=["p", "--batch", "32"], settings={"limit": None}, env={})
