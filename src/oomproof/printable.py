@@ -6,6 +6,7 @@ pass here: it is relayed as it is."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -20,6 +21,12 @@ _CONTROLS = (
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e007f"
 )
+# what charts, bars and sentences of ours are drawn with, and its like for a stream without it; drawings keep their width
+PLAIN: dict[int, int | str] = {
+    **str.maketrans("█▓░·│┊›–…┄▁▂▃▄▅▆▇─└−→×•µ", "#%:.|!>-.-__--==#-+->x*u"),
+    **{ord(ours): like for ours, like in zip("≥≤«»“”‘’", (">=", "<=", *'""""', *"''"), strict=True)},
+}
+PLAIN_ERRORS = "oomproof-plain"  # the name of its error handler
 _UNSAFE = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_LINE = re.compile(f"[\n\t{_CONTROLS}]")
 
@@ -32,6 +39,22 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same for a name: its newlines would begin a line that looks like ours."""
     return _UNSAFE_IN_LINE.sub(_shown, text)
+
+
+def plain_characters(error: UnicodeError) -> tuple[str, int]:
+    """What the stream's encoding has no character for: its like where we drew it, else as it is written in Python."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(PLAIN)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+def allow_any_text(*streams: TextIO) -> None:
+    """An argument or a log may hold what these streams cannot encode."""
+    codecs.register_error(PLAIN_ERRORS, plain_characters)
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=PLAIN_ERRORS)
 
 
 def tell(text: str) -> None:

@@ -68,6 +68,20 @@ def test_json_stays_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["name"] == HOSTILE + "\x7f"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])
+def test_a_stream_that_cannot_draw(encoding: str, state: Path) -> None:
+    """A chart of ``\\u2588`` is none."""
+    run = make_run(state, seconds=60, name="nacht-é")
+    done = subprocess.run(
+        [sys.executable, "-m", "oomproof", "runs", "show", run.id],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}, capture_output=True, timeout=60,
+    )  # fmt: skip
+    told = done.stdout.decode(encoding)
+    assert "######" in told and "\\u25" not in told
+    assert ("nacht-é" if encoding == "iso-8859-1" else r"nacht-\xe9") in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
 def test_guard_messages(capfd: pytest.CaptureFixture[str]) -> None:
     Terminal().message(f"oomproof: {HOSTILE} (pid 3) grew")
     told = capfd.readouterr().err

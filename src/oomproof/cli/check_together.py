@@ -258,6 +258,6 @@ def run(text: str, facts: Facts, snapshot: LedgerSnapshot | None, as_json: bool)
         return result.exit_status
     width = terminal_columns() if sys.stdout.isatty() else 110
     swap = next((remedy.size for remedy in result.remedies if remedy.way == "swap"), 0)
-    command = add_swap(facts, size=swap >> 30)[1] if swap and facts.overcommit else ""
+    command = add_swap(facts, size=swap)[1] if swap and facts.overcommit else ""
     print("\n".join(together_screen.screen(result, width, command, note)))
     return result.exit_status

@@ -14,7 +14,7 @@ from oomproof import __version__
 from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
-from oomproof.printable import MessageStream, PrintableStream
+from oomproof.printable import MessageStream, PrintableStream, allow_any_text
 
 if TYPE_CHECKING:
     from oomproof.cli.command_parser import CommandParser
@@ -113,9 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     # imports make nothing but what stays; 0.02 s of a start went into looking
     gc.set_threshold(50_000, 10, 10)
     _open_standard_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
-            stream.reconfigure(errors="backslashreplace")
+    allow_any_text(sys.stdout, sys.stderr)
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), MessageStream(sys.stderr)
     try:

@@ -21,7 +21,7 @@ import shlex
 import sys
 import time
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.command_parser import count, refuse
 from oomproof.cli.damaged_runs import readable
@@ -34,7 +34,10 @@ from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oomproof.recording.prune import Rules
+    from oomproof.recording.series import Series
 
 _DAY = 86400.0
 
@@ -192,16 +195,21 @@ def _export(arguments: argparse.Namespace) -> int:
     out = csv.writer(sys.stdout, lineterminator="\n")
     names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
     out.writerow([*names, "host_available", "host_swap_free"])
+    with recording.series() as series:
+        for t, *values in _exported(series, exported):
+            out.writerow([f"{t + recording.wall_offset:.3f}", *values])
+    return 0
+
+
+def _exported(series: Series, exported: run_folders.Run) -> Iterator[tuple[Any, ...]]:
+    """What reading raises is the recording's; what writing raises, a reader that has gone or a full disk, is not."""
     try:
-        with recording.series() as series:
-            for t, *values in series.exported():
-                out.writerow([f"{t + recording.wall_offset:.3f}", *values])
+        yield from series.exported()
     except Unreadable as error:
         raise OomproofError(
             f"{exported.id}: the recording cannot be read from here on: {error}",
             "see what there is: oomproof runs show " + exported.id,
         ) from error
-    return 0
 
 
 def _remove(arguments: argparse.Namespace) -> int:

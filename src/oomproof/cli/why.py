@@ -15,10 +15,15 @@ An existing file's name wins over a run's name. Texts in which nothing died are 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
+import select
 import shlex
+import stat
+import struct
 import sys
+import termios
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -34,6 +39,7 @@ from oomproof.recording import run_folders
 if TYPE_CHECKING:
     from oomproof.diagnosis.verdict import Verdict
 
+_INPUT_WAIT = 0.1  # seconds
 _WEEK = 7 * 86400.0
 _DOCUMENT = 10_000  # columns: nothing in a document is broken or cut for a terminal's width
 
@@ -197,6 +203,8 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         for gap in verdict.missing if arguments.short else ():
             tell(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
+        if not arguments.what and _input_waits():
+            tell("standard input was not read; to have it explained: oomproof why -")
         run = _found(arguments.what[0] if arguments.what else None)
         if not arguments.what:
             which = f"run      {run.name}" + (f" ({run.id})" if run.name != run.id else "") + "\n"
@@ -221,6 +229,19 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         ("" if arguments.short else printable(which)) + text + printable(story),
         colour,
     )
+
+
+def _input_waits() -> bool:
+    """`dmesg | oomproof why`. Told only, never taken: in `while read` it is the loop's."""
+    try:
+        mode = os.fstat(0).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+            return False
+        # the other side of a pipe starts when we do; its end alone is no text
+        ready = select.select([0], [], [], _INPUT_WAIT)[0]
+        return bool(ready) and struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4))[0] > 0
+    except OSError:
+        return False
 
 
 def _which_attempt(run: run_folders.Run) -> str:

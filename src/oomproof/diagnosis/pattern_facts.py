@@ -146,6 +146,11 @@ def _ending_json(ending: Ending) -> dict[str, Any]:
     }
 
 
+def all_deaths(count: int) -> str:
+    """As people say it."""
+    return "both deaths" if count == 2 else f"all {count} deaths"
+
+
 def tied(topic: str, text: str, chance: float, tries: int = 1) -> Statement:
     """The more things are tried, the sooner one fits by accident: the chance is counted ``tries`` times."""
     chance = min(1.0, chance * max(1, tries))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.coincidence import alike_lifetimes
-from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, moments, tied
+from oomproof.diagnosis.pattern_facts import Ending, Statement, all_deaths, excluded, moments, tied
 from oomproof.diagnosis.pattern_steps import percent
 from oomproof.units import format_duration, format_size
 
@@ -52,12 +52,12 @@ def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
             statements.append(
                 tied(
                     "memory",
-                    f"memory was growing at all {growing} deaths, by {rate} an hour in the middle",
+                    f"memory was growing at {all_deaths(growing)}, by {rate} an hour (median)",
                     0.5 ** len(trends),
                 )
             )
         elif growing == 0:
-            text = f"not a leak that was still growing: memory was constant at all {len(trends)} deaths"
+            text = f"not a leak that was still growing: memory was constant at {all_deaths(len(trends))}"
             statements.append(excluded("memory growth", text, len(trends)))
         else:
             text = f"memory was growing at {growing} of {len(trends)} deaths and constant at the others"
@@ -105,7 +105,7 @@ def _one_of(deaths: Sequence[Ending], topic: str, values: Sequence[str | None], 
     if len(counts) == 1:
         (value,) = counts
         # without runs that lived elsewhere this is no test: the job may know no other device or phase
-        return [Statement(topic, "open", f"all {told} deaths with a known {topic} were {word} {value}")]
+        return [Statement(topic, "open", f"{all_deaths(told)} with a known {topic} were {word} {value}")]
     listed = ", ".join(f"{value} {count}" for value, count in counts.most_common())
     fewest = min(counts.values())
     return [excluded(topic, f"not tied to one {topic}: {listed}", min(told - 1, fewest + 1))]

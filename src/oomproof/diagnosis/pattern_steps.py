@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.coincidence import at_least, range_within
-from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, moments, tied
+from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, all_deaths, excluded, moments, tied
 from oomproof.evidence import run_settings
 from oomproof.records import replace
 
@@ -71,7 +71,7 @@ def _one_step(deaths: Sequence[Ending], steps: Sequence[int]) -> Statement:
     if high - low <= max(1, high // 50):
         chance = range_within((high - low + 1) / span, len(steps))
         where = f"step {low}" if low == high else f"steps {low} to {high}"
-        text = f"all {len(steps)} deaths sit at {where} (of {span} seen)"
+        text = f"{all_deaths(len(steps))} sit at {where} (of {span} seen)"
         return tied("one step", text + _by_accident(chance), chance)
     listed = _listed(steps)
     text = f"not at one step: {listed}, spread over {high - low} steps"

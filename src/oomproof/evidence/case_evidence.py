@@ -11,7 +11,7 @@ from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, O
 from oomproof.leaf.attempt_names import KEEPER_EVENTS, OUTPUT
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_peak import SOURCES
-from oomproof.recording.series import shown_kind
+from oomproof.recording.series import told_kind
 from oomproof.units import MIB, format_duration, format_exact, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -196,10 +196,10 @@ def user_name(uid: int) -> str:
 
 def _own_actions(case: CaseFile) -> Iterator[_Item]:
     for index, action in enumerate(case.actions[-_MOST:], 1):
-        text = f"{action.by}: {shown_kind(action.action)}" + (f" ({action.why})" if action.why else "")
+        text = f"{action.by}: {told_kind(action.action)}" + (f" ({action.why})" if action.why else "")
         yield f"action.{index}", _ACTIONS, action.boottime, text, "what oomproof did to the job"
     for index, event in enumerate(case.keeper_events[-_MOST:], 1):
-        text = shown_kind(event.kind) + (f": {event.text}" if event.text else "")
+        text = told_kind(event.kind) + (f": {event.text}" if event.text else "")
         yield f"keeper.{index}", KEEPER_EVENTS, event.boottime, text, "what the keeper saw"
 
 

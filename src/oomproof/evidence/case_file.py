@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
@@ -382,8 +383,8 @@ class CaseFile:
 
     @property
     def called(self) -> str | None:
-        """What commands call it by."""
-        called = self.name or self.run
+        """What commands call it by: a name that a shell takes for several words is not typed."""
+        called = self.name if self.name and quote(self.name) == self.name else self.run
         return f"{called}/{self.attempt}" if called and self.retried else called
 
     @property

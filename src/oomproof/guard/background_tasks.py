@@ -25,6 +25,9 @@ _HOLDERS_EVERY = 1.0  # seconds between looks for who may end, while the job its
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core, so rarer where nobody can have grown.
 _SCAN_FIRST, _SCAN_CALM, _SCAN_IDLE = 2.0, 60.0, 600.0
+_GROWN = (
+    16 * MIB
+)  # or a quarter, since its processes were counted: they may be more by now (a pool forks in milliseconds)
 _SCAN_CHANGE = 64 * MIB  # of the machine's headroom; a smaller job has no row
 
 
@@ -188,10 +191,12 @@ class BackgroundTasks:
         moment, memory = self._guarded.moment, look.memory
         self._row, self._most = look, max(self._most, memory.use)
         self._record_host(look.t, look.available, look.swap_free)
+        grown = memory.use - moment.counted_use
+        processes = moment.processes if grown < max(_GROWN, moment.counted_use // 4) else None
         self._guarded.writer.put(
             "job",
             (look.t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, look.limit_headroom,
-             moment.processes, *(moment.shm or (None, None))),
+             processes, *(moment.shm or (None, None))),
         )  # fmt: skip
 
     def _record_host(self, t: float, available: int, swap_free: int) -> None:

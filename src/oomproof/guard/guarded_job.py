@@ -50,6 +50,7 @@ class Moment:
     full_at: float | None = None  # boottime, of a leak that was told: by its trend over hours
     sample_seconds: float = SAMPLE_MAX
     processes: int | None = None
+    counted_use: int = 0  # what the job held when its processes were counted
     largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it

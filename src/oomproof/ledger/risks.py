@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.machine_facts import Facts
-from oomproof.ledger.swap_commands import add_swap_file, free_path
+from oomproof.ledger.swap_commands import add_swap_file, first_size, free_path
 from oomproof.machine import swap
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
@@ -195,15 +195,17 @@ def _gpu(facts: Facts, budget: Budget) -> Iterator[Risk]:
 
 
 def add_swap(facts: Facts, before_zram: bool = False, size: int | None = None) -> tuple[str, str]:
-    """(remedy, command), made as this place and file system want it. ``size`` in GiB: by default up to half of RAM, 4, 8 or 16."""
-    size = size or next((size for size in (16, 8) if facts.memory.total >= 2 * size * GIB), 4)
+    """(remedy, command), made as this place and file system want it. ``size`` in bytes: by default that of `oomproof system`
+    where no job on record asks for more."""
+    told = "" if size else "; oomproof system tells how much your jobs need"
+    size = size or first_size(facts.memory.total)
     if facts.place.wsl:
         return (
-            f"Write swap={size}GB under [wsl2] in Windows' .wslconfig, then restart WSL:",
+            f"Write swap={-(-size // GIB)}GB under [wsl2] in Windows' .wslconfig, then restart WSL:",
             "wsl.exe --shutdown",
         )
     remedy = "Add a swap file" + (" that is used before zram" if before_zram else "")
-    remedy += ", on the host:" if facts.place.container else ":"
+    remedy += (", on the host" if facts.place.container else "") + told + ":"
     priority = 200 if before_zram else None
     path = free_path(facts.swaps)
-    return remedy, add_swap_file(path, size * GIB, facts.place.root_filesystem, priority)
+    return remedy, add_swap_file(path, size, facts.place.root_filesystem, priority)

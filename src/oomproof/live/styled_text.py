@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.printable import one_line
+from oomproof.printable import PLAIN, one_line
 
 Part = tuple[str, str]  # text, and what it stands for: a key of STYLES or empty
 Line = list[Part]
@@ -47,9 +47,6 @@ def fitted(line: Line, width: int) -> Line:
     return parts
 
 
-_ASCII = str.maketrans("█▓░·│┊›–…┄▁▂▃▄▅▆▇", "#%:.|!>-.-__--==#")
-
-
 def as_ascii(text: str) -> str:
     """For a terminal or pipe that takes no more."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
+    return text.translate(PLAIN).encode("ascii", "replace").decode()

@@ -51,14 +51,15 @@ o    order: memory, growth, time to full, newest, name
 /    filter by name, command or state; Esc shows all
 q    quit; the jobs stay as they are
 
-Bars are in GiB. Runs are jobs started by `oomproof run`, shared pages counted
-once. Reserved is memory a run has yet to take. Below the margin the guard
-warns, below the floor it acts. "full in" is the range of `oomproof trend`,
-right 4 times in 5; of a run of minutes, only what its last samples bring.
-* is a run with --protect: newer runs give way first.
-Unmanaged jobs are only looked at (p resumes one that a guard has paused); to
-guard one: oomproof adopt PID
 """
+_EXPLAINED = (  # each a paragraph that the screen breaks as wide as it is
+    "Bars are in GiB. Runs are jobs started by `oomproof run`, shared pages counted once. Reserved is memory a run has "
+    "yet to take. Below the margin the guard warns, below the floor it acts.",
+    '"full in" is the range of `oomproof trend`, right 4 times in 5; of a run of minutes, only what its last samples bring.',
+    "* is a run with --protect: newer runs give way first.",
+    "Unmanaged jobs are only looked at (p resumes one that a guard has paused); to guard one: oomproof adopt PID",
+)
+HELP += "\n".join(_EXPLAINED) + "\n"
 
 _STYLES = {name: Style.parse(style) for name, style in STYLES.items()}
 _SHORT = 5.0  # seconds that a message stays

@@ -22,7 +22,7 @@ from oomproof.recording.run_peak import figures_of
 from oomproof.recording.state_files import read_json
 from oomproof.records import asdict, dataclass
 
-_VERSION = 2
+_VERSION = 3
 _ACTIVE = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (
@@ -53,6 +53,12 @@ class Summary:
     paused: tuple[Paused, ...] = ()
     elsewhere: str | None = None  # the host, where it is another one
     attempt: int = 1
+    started: float = 0.0  # its job, seconds since 1970; 0: it was not (it waits, or it never came to that)
+
+    @property
+    def began(self) -> float:
+        """The time that people are told: a run may have waited for hours before its job started."""
+        return self.started or self.created
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,6 +67,7 @@ class Summary:
             "attempt": self.attempt,
             "command": self.command,
             "created": self.created,
+            "started": self.started or None,
             "state": self.state,
             "seconds": self.seconds,
             "peak_bytes": self.peaks.use,
@@ -105,6 +112,7 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
         paused=tuple(pauses.pauses(run.attempt)),
         elsewhere=run.elsewhere(),
         attempt=run.attempt.number or 1,
+        started=float(started.get("wall") or 0.0),
     )
 
 
@@ -131,7 +139,7 @@ def lasted(
 _SHAPE = {
     "id": str, "name": str, "command": str, "created": float, "state": str, "seconds": float, "code": int,
     "signal": int, "cause": str, "headline": str, "why": str, "script_changed": bool, "problem": str,
-    "peaks": {"source": str, ...: int}, "attempt": int,
+    "peaks": {"source": str, ...: int}, "attempt": int, "started": float,
 }  # fmt: skip
 
 

@@ -105,6 +105,24 @@ def shown_kind(kind: str) -> str:
     return _SHOWN.get(kind, kind)
 
 
+_TOLD = {
+    "warn": "warned",
+    "ask": "asked to stop",
+    "term": "sent SIGTERM",
+    "kill": "sent SIGKILL",
+    "pause": "paused",
+    "resume": "resumed",
+    "census": "variables",
+    "sigterm": "got SIGTERM",
+}
+
+
+def told_kind(kind: str) -> str:
+    """The same in a sentence or a list of what happened; JSON and pages' styles keep the word itself."""
+    shown = shown_kind(kind)
+    return _TOLD.get(shown) or shown.replace("-", " ")
+
+
 class Event(NamedTuple):
     t: float
     kind: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from oomproof.ledger.budget import default_margin
 from oomproof.ledger.job_history import JobHistory
-from oomproof.ledger.swap_commands import add_swap_file, free_path
+from oomproof.ledger.swap_commands import add_swap_file, first_size, free_path
 from oomproof.machine import swap
 from oomproof.machine.kernel_settings import SYSRQ_SIGNALS
 from oomproof.remedies.system_advice import advice, notes
@@ -25,7 +25,6 @@ from oomproof.units import GIB, MIB, format_size
 
 DISK_KEPT = 10  # percent of the disk that a swap file leaves free
 _BEFORE_ZRAM = 200
-_FIRST = 4 * GIB  # where there is no swap at all; half of RAM where that is less
 _STEP = 64 * MIB
 _SWAP_FILES_WORK = ("ext4", "ext3", "xfs")
 
@@ -101,8 +100,9 @@ def swap_wanted(ram: int, on_disk: int, jobs: JobHistory) -> tuple[int, str]:
             return _rounded(ram), f"{total}; more than RAM is never added: make the job smaller"
         return _rounded(short), total
     if not on_disk:
-        size = _rounded(min(_FIRST, ram // 2))
-        return size, "no swap on a disk: a paused job cannot leave RAM, and it is seconds from fine to killed"
+        return first_size(
+            ram
+        ), "no swap on a disk: a paused job cannot leave RAM, and it is seconds from fine to killed"
     enough = f"{format_size(on_disk)} of swap on disk"
     return 0, f"{enough}, enough for {job_sizes(jobs)}" if jobs.use else enough
 

@@ -107,11 +107,11 @@ def _gaps(patterns: Patterns) -> list[str]:
     if gaps.days:
         days = [day * 86400 for day in gaps.days]
         listed = ", ".join(in_days(day) for day in days[-12:])
-        parts.append(f"  time     {listed} (middle {in_days(sorted(days)[len(days) // 2])})")
+        parts.append(f"  time     {listed} (median {in_days(sorted(days)[len(days) // 2])})")
     if gaps.steps:
         steps = sorted(gaps.steps)
         parts.append(
-            f"  steps    each run got {steps[0]:,} to {steps[-1]:,} (middle {steps[len(steps) // 2]:,})"
+            f"  steps    each run got {steps[0]:,} to {steps[-1]:,} (median {steps[len(steps) // 2]:,})"
         )
     if gaps.samples:
         samples = sorted(gaps.samples)

@@ -26,7 +26,7 @@ from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import Event, PhaseMark
+from oomproof.recording.series import Event, PhaseMark, told_kind
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.alongside import Alongside
@@ -80,7 +80,8 @@ def summarize(run: Run, told: Conclusion | None = None) -> Summary:
             run_summary.keep(run, kept)
     code = run.info.get("code") or {}
     before = code.get("script_sha256")
-    changed = before is not None and before != _hash_now(code.get("script"))
+    now = _hash_now(code.get("script"))
+    changed = before is not None and now is not None and before != now
     return replace(kept, script_changed=changed)
 
 
@@ -139,26 +140,12 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     """Newest first, one line each; where the machine itself went down, when that was and how it stood then."""
     if not summaries:
         return "no runs yet; start one: oomproof run -- python train.py"
-    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
-    for summary in summaries:
-        label = summary.name if summary.name != summary.id else summary.id
-        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
-        mark = " *" if summary.script_changed else ""
-        rows.append(
-            (
-                cut(label, 24),
-                _clock(summary.created),
-                format_duration(summary.seconds) if summary.seconds is not None else "-",
-                format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
-                end_text(summary) + mark,
-                summary.command,
-            )
-        )
-
-    def paint(row: int, column: int, text: str) -> str:
-        return _painted(text, summaries[row - 1]) if colour and row and column == 4 else text
-
-    fitted = table(rows, width, shrink={5: 16, 0: 12, 4: 14}, drop=(5, 2, 1), paint=paint)
+    fitted = _history_table(summaries, width, colour)
+    unnamed = [summary.id for summary in summaries if summary.name == summary.id]
+    if any(
+        all(run_id not in line for line in fitted) for run_id in unnamed
+    ):  # cut off: all ids of a day begin alike
+        fitted = _history_table(summaries, width, colour, id_ends=True)
     lines = fitted[:1]
     for line, of in zip(fitted[1:], summaries, strict=True):
         lines.append(line)
@@ -178,6 +165,32 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     return "\n".join(lines)
 
 
+def _history_table(summaries: list[Summary], width: int, colour: bool, id_ends: bool = False) -> list[str]:
+    """``id_ends``: of an id what follows the day, which a command takes for it too."""
+    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
+    for summary in summaries:
+        label = summary.name
+        if id_ends and label == summary.id:
+            label = label.partition("-")[2] or label
+        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
+        mark = " *" if summary.script_changed else ""
+        rows.append(
+            (
+                cut(label, 24),
+                _clock(summary.began),
+                format_duration(summary.seconds) if summary.seconds is not None else "-",
+                format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
+                end_text(summary) + mark,
+                summary.command,
+            )
+        )
+
+    def paint(row: int, column: int, text: str) -> str:
+        return _painted(text, summaries[row - 1]) if colour and row and column == 4 else text
+
+    return table(rows, width, shrink={5: 16, 0: 12, 4: 14}, drop=(5, 2, 1), paint=paint)
+
+
 def show(run: Run, width: int = 80, colour: bool = False) -> str:
     """One run in full: what it was, how it went, a chart, the verdict."""
     columns = max(20, min(100, width - 22))
@@ -190,7 +203,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
         ("in", str(run.info.get("cwd", "-"))),
-        ("started", format_time(summary.created)),
+        ("started", format_time(summary.began)),
         *([("lasted", format_duration(summary.seconds))] if summary.state != "waiting" else []),
         ("state", _state_text(summary)),
         ("limit", _limit_text(run, settings.get("limit"))),
@@ -250,7 +263,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         lines += ["", "  what happened"]
         for event in events:
             head = f"  {_clock(event.t + recording.wall_offset)}  "
-            lines += folded(head, f"{event.kind}: {event.text}", width)
+            lines += folded(head, f"{told_kind(event.kind)}: {event.text}", width)
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))

@@ -102,6 +102,7 @@ class Answer:
     is_over: bool = False
     started: float = inf  # when the run began, seconds since 1970
     gpus: tuple[GpuTrend, ...] = ()
+    run_limit: int | None = None  # as it was given or made; ``limit`` is what of it the job itself can hold
 
 
 def answer_of(run: Run, limit: int | None = None, gpu_limit: int | None = None) -> Answer | None:
@@ -115,7 +116,7 @@ def answer_of(run: Run, limit: int | None = None, gpu_limit: int | None = None) 
     end_wall = of_run.end + recording.wall_offset
     is_over = run.state() not in ALIVE
     facts = (of_run.trend, of_run.limit, of_run.limit_from, of_run.seen, end_wall)
-    return Answer(*facts, of_run, is_over, run.place[0], tuple(gpus))
+    return Answer(*facts, of_run, is_over, run.place[0], tuple(gpus), run.limit)
 
 
 def trend_lines(name: str, answer: Answer) -> list[str]:
@@ -272,16 +273,30 @@ def _too_short(trend: Trend, seen: float, of_run: RunTrend | None) -> str:
 
 
 def _full(answer: Answer, limit: float) -> str:
-    trend, limit_from = answer.trend, answer.limit_from
-    at = f"{format_size(limit)}" + (f" ({limit_from})" if limit_from and limit_from != "--limit" else "")
+    trend, at = answer.trend, _capacity_text(answer, limit)
     if trend.full_in is None:
         return f"{at} is not reached by this"
     if trend.top >= limit:
-        return f"it is above {at} already"
+        return f"it has reached {at} already"
     if trend.kind == SLOWING:
         return f"{at}, if it does not level off: {full_text(trend.full_in, None if answer.is_over else answer.end_wall)}"
     text = full_text(trend.full_in, answer.end_wall, answer.of_run)
     return f"{at} {'would have been reached ' if answer.is_over else ''}{text}, 4 times in 5"
+
+
+def _capacity_text(answer: Answer, limit: float) -> str:
+    """By the figure that the user knows it by: of a limit of 600 MiB the job itself can hold a little less."""
+    if not answer.limit_from or answer.limit_from == "--limit":
+        return format_size(limit)
+    if answer.limit_from != "its limit" or answer.run_limit is None:
+        return f"{format_size(limit)} ({answer.limit_from})"
+    rest = max(0, answer.run_limit - round(limit))
+    also = (
+        f"; {format_size(rest)} of it not the job's own: page cache and the kernel's"
+        if rest * 20 > limit
+        else ""
+    )
+    return f"{format_size(answer.run_limit)} ({answer.limit_from}{also})"
 
 
 def alert_text(answer: Answer) -> str | None:

@@ -223,6 +223,10 @@ class Front:
             self.on_interrupt("Ctrl-C")
         self._streams.type(data)
 
+    def makes_signals_of_keys(self) -> bool:
+        """Not where the job reads Ctrl-C as a key, as an editor does."""
+        return self._streams is None or self._streams.makes_signals_of_keys()
+
     def _send(self, kind: bytes, payload: bytes) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # the keeper's end is read where we wait for it

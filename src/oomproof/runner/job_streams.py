@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import termios
 import time
 from collections.abc import Callable, Sequence
 
@@ -448,6 +449,13 @@ class Streams:
     def type(self, data: bytes) -> None:
         self._typed += data
         self._feed()
+
+    def makes_signals_of_keys(self) -> bool:
+        master = self._held.get("T")
+        try:
+            return master is None or bool(termios.tcgetattr(master)[3] & termios.ISIG)
+        except (termios.error, OSError):  # its other end was closed
+            return True
 
     def _feed(self) -> None:
         master = self._held.get("T")

@@ -158,6 +158,7 @@ class Sampler:
         self._moment.largest_rss = max(self._moment.largest_rss, largest)
         # the guard writes them with its row
         self._moment.processes, self._moment.shm = len(samples), self._shm(samples[:1])
+        self._moment.counted_use = self._moment.memory.use if self._moment.memory is not None else 0
         self._look_at_kills(t, samples)
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(t, gpu_use)

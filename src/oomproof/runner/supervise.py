@@ -28,6 +28,7 @@ from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
 from oomproof.runner.front import Front
 from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.ignored_interrupts import IgnoredInterrupts
 from oomproof.runner.job_launch import Launch
 from oomproof.runner.job_watch import Watch, or_none
 from oomproof.runner.output_log import OUTPUT_CAP
@@ -108,6 +109,7 @@ def describe_run(
     }
 
 
+_INTERRUPTS = ("Ctrl-C", "SIGINT")
 _OF_ATTEMPT = ("schema", "argv", "claim", "predicted", "code")
 
 
@@ -275,7 +277,12 @@ def _stay(
     except RuntimeError:
         write_down(run, info, order, started, ticket, over)
 
+    ignored = IgnoredInterrupts()
+
     def on_interrupt(how: str) -> None:
+        if how in _INTERRUPTS and ignored.is_enough(boottime()) and front.makes_signals_of_keys():
+            name = run_folders.to_type(run)
+            say(f"oomproof: the job does not end at Ctrl-C; from another terminal: oomproof stop {name}")
         watch.let_go(f"{how} came for it")  # a paused job cannot hear it
         watch.task_thread.do(lambda: note_interrupt(run.attempt, how))
 
@@ -326,7 +333,7 @@ def write_down(
 
 
 def note_interrupt(attempt: Attempt, how: str) -> None:
-    action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
+    action = "interrupt" if how in _INTERRUPTS else "signal"
     attempt.add_action(action_record("user", action, how))
 
 

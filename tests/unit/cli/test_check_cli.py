@@ -16,14 +16,17 @@ from oomproof.cli import check as verb
 from oomproof.cli.main import main
 from oomproof.errors import OomproofError
 from oomproof.ledger import machine_facts as facts_module
+from oomproof.ledger.job_history import JobHistory
 from oomproof.ledger.machine_facts import Facts, gather
 from oomproof.ledger.memory_rows import rows
+from oomproof.ledger.swap_commands import first_size
 from oomproof.machine.cgroup_limits import Level, Limits
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.machine.host_environment import HostEnvironment
 from oomproof.machine.overcommit import Overcommit
 from oomproof.machine.shm import SharedMemory
 from oomproof.machine.swap import Swap, Zram
+from oomproof.remedies.system_plan import swap_wanted
 from oomproof.reports import check_screen as report
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -187,12 +190,17 @@ def test_risks_one_by_one(freeze: Facts) -> None:
 def test_swap_is_made_as_the_file_system_wants_it(freeze: Facts) -> None:
     base = replace(calm(freeze), swaps=())
     for place, word in (
-        (HostEnvironment(False, False, "ext4"), "fallocate -l 8G /swapfile "),
-        (HostEnvironment(False, False, "btrfs"), "btrfs filesystem mkswapfile --size 8G /swapfile "),
+        (HostEnvironment(False, False, "ext4"), "fallocate -l 4G /swapfile "),
+        (HostEnvironment(False, False, "btrfs"), "btrfs filesystem mkswapfile --size 4G /swapfile "),
         (HostEnvironment(False, True, "ext4"), "wsl.exe --shutdown"),
     ):
         (risk,) = verb.examine(replace(base, place=place)).risks
         assert word in risk.command + " "
+        assert place.wsl or "oomproof system tells how much" in risk.remedy
+    ram = base.memory.total
+    assert swap_wanted(ram, 0, JobHistory())[0] == first_size(ram) == 4 * GIB, (
+        "check and system tell the same"
+    )
 
 
 def test_zram_is_not_switched_off_where_its_pages_would_not_fit(freeze: Facts) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_report import make_run
 
 from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.text_case import read_texts
@@ -214,3 +215,14 @@ def test_which_run_is_explained_is_said_where_nobody_named_it(home: dict[str, st
     assert both.returncode == 2 and "oomproof why --all leak loader" in both.stderr
     assert run("--all", "leak", "loader", env=home, cwd=tmp_path).returncode == 0
     assert "no such file" in run("a.log", "b.log", env=home, cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(("given", "told"), [(CUDA.encode(), True), (b"", False), (None, False)])
+def test_a_pipe_that_is_not_read_is_told(given: bytes | None, told: bool, folders_of_their_own: Path) -> None:
+    """`dmesg | oomproof why` explained the last run without a word about dmesg."""
+    make_run(folders_of_their_own / "state", seconds=60)
+    input_is = {"input": given} if given is not None else {"stdin": subprocess.DEVNULL}
+    words = [sys.executable, "-m", "oomproof", "why", "--short"]
+    done = subprocess.run(words, capture_output=True, timeout=60, **input_is)  # type: ignore[call-overload]
+    assert done.returncode == 0 and b"verdict" in done.stdout
+    assert (b"standard input was not read; to have it explained: oomproof why -" in done.stderr) is told

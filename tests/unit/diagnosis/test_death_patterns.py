@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from oomproof.diagnosis import coincidence
 from oomproof.diagnosis.death_patterns import Ending, MemoryAtEnd, Patterns, Statement, find_patterns
 from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
+from oomproof.diagnosis.pattern_facts import all_deaths
 from oomproof.evidence import run_settings
 from oomproof.recording.writer import Writer
 from oomproof.reports.pattern_report import patterns_text
@@ -415,3 +416,7 @@ def test_chances_by_hand() -> None:
     assert coincidence.range_within(0.5, 2) == pytest.approx(0.75)
     assert coincidence.more_after(0, 3, 3, 3) == pytest.approx(1 / 20)
     assert coincidence.more_after(0, 0, 3, 3) == 1
+
+
+def test_two_deaths_are_both() -> None:
+    assert (all_deaths(2), all_deaths(3)) == ("both deaths", "all 3 deaths")

@@ -110,7 +110,9 @@ def test_one_that_runs_lacks_no_end(attempt: Attempt) -> None:
     assert "oomproof watch r1" in verdict.next, "nobody holds its guard.lock"
     guard = state_files.take_lock(attempt.dir.parent / "guard.lock")
     assert guard is not None
-    assert attempt.verdict().next == "wait for its end"
+    verdict = attempt.verdict()
+    assert verdict.next == "oomproof logs -f r1 follows it; oomproof wait r1 waits for its end"
+    assert "keeper" not in verdict.why
     os.close(guard)
 
 

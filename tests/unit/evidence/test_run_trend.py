@@ -144,6 +144,20 @@ def test_a_run_that_ends_first_is_told_so_and_not_warned_of(tmp_path: Path) -> N
     assert "ends" not in lines(found, is_over=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (4 * GIB + 2 * MIB, "full     4.0 GiB (its limit) in "),  # as everywhere else, not what is left of it
+        (5 * GIB, "full     5.0 GiB (its limit; 1.0 GiB of it not the job's own: page cache and the kernel's) in "),
+    ],
+)  # fmt: skip
+def test_the_limit_is_told_as_it_was_given(given: int, said: str, tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_eval=40 * MIB, limit=4 * GIB))
+    facts = found.trend, found.limit, found.limit_from, found.seen, None
+    told = "\n".join(trend_lines("x", Answer(*facts, found, run_limit=given)))
+    assert said in told
+
+
 def test_an_unknown_end_is_said_to_be_unknown(tmp_path: Path) -> None:
     found = trend(recorded(tmp_path, keeps_in_step=2 * MIB, limit=16 * GIB))
     assert found.ends is None and "  ends     unknown: the total of its steps is not known" in lines(found)

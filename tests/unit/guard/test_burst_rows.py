@@ -61,6 +61,18 @@ def test_a_burst_beside_cache_counts_as_far_as_processes_were_larger() -> None:
     assert scene.held == [4096, 4996, 4096]
 
 
+def test_a_count_of_processes_from_before_the_pool_was_forked_is_in_no_row() -> None:
+    """A pool of four that filled its limit in half a second was told as "384 MiB in 1 process"."""
+    scene = Scene()
+    moment = scene.guarded.moment
+    moment.processes, moment.counted_use = 1, 4 * MIB
+    scene.row(1.0, anon=4, file=0, charged=4)
+    scene.row(1.4, anon=384, file=0, charged=384)
+    moment.processes, moment.counted_use = 5, 384 * MIB
+    scene.row(2.0, anon=390, file=0, charged=390)
+    assert [row[7] for table, row in scene.rows if table == "job"] == [1, None, 5]
+
+
 def test_a_living_process_that_was_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     block = bytearray(64 * MIB)
     block[::4096] = b"x" * len(block[::4096])

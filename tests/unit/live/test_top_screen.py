@@ -103,6 +103,21 @@ def test_the_screen_shows_all_three_parts(monkeypatch: pytest.MonkeyPatch) -> No
     play(monkeypatch, script, (100, 40))
 
 
+def test_help_is_broken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken by us for 80 columns and again by its frame, every second line held one word."""
+
+    async def script(stage: Stage) -> None:
+        await stage.shows("› big")
+        await stage.press("question_mark")
+        await stage.shows("Bars are in GiB")
+        words = [
+            line.strip("│ ").split() for line in screen_text(stage.app).split("Bars are")[1].splitlines()[1:5]
+        ]
+        assert all(len(line) > 3 for line in words), words
+
+    play(monkeypatch, script)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (40, 10), (20, 3)])
 def test_any_size_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     async def script(stage: Stage) -> None:

@@ -152,6 +152,21 @@ def test_damaged_pages_of_a_recording_are_told_and_the_rest_is_shown(
             assert "OOMPROOF_DEBUG" not in said.err, (place, words, said.err)
 
 
+def test_a_reader_that_has_gone_is_no_damage_of_the_recording() -> None:
+    """`oomproof runs export RUN | head -1`"""
+    run = ended("x")
+    with sqlite3.connect(run.attempt / "recording.sqlite") as connection:  # more than a pipe takes
+        times = [(float(t),) for t in range(100, 10_000)]
+        connection.executemany("INSERT INTO job (t, anon, shmem, file, swap) VALUES (?, 1, 0, 0, 0)", times)
+    words = [sys.executable, "-m", "oomproof", "runs", "export", run.id]
+    job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout is not None and job.stderr is not None
+    assert job.stdout.readline().startswith("wall_seconds,")
+    job.stdout.close()
+    assert (job.stderr.read(), job.wait()) == ("", 141)
+    job.stderr.close()
+
+
 def test_a_byte_that_is_no_text_in_the_tables_names(tmp_path: Path) -> None:
     """SQLite quotes the name in its message, and Python cannot decode the message."""
     run = ended("x")

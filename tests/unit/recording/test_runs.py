@@ -225,6 +225,16 @@ def test_script_changed_since(tmp_path: Path) -> None:
     script.write_text("2")
     assert report.summarize(run).script_changed
     assert "changed after this run started" in report.history([report.summarize(run)])
+    script.unlink()  # or its name cannot be written in this locale: nobody knows what it says now
+    assert not report.summarize(run).script_changed
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_what_stands_in_the_column_of_runs_can_be_typed(width: int) -> None:
+    """All ids of a day begin alike: of six runs in a narrow terminal, each was called `20261118-18…`."""
+    runs = [made(argv=["python", "train.py", "--config", "x" * 60]) for _ in range(6)]
+    shown = report.history([report.summarize(run) for run in runs], width).splitlines()[1:7]
+    assert [run_folders.find(line.split()[0]).id for line in shown] == [run.id for run in runs]
 
 
 def test_compare_lists_what_differs() -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_report import make_run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oomproof.cli.main import main
+from oomproof.evidence.case_file import CaseFile
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import open_ledger
@@ -348,3 +350,25 @@ def test_growth_is_one_figure_too(
     assert f"growing, +{rate}" in " ".join(said(capsys, "runs", "show", run.id).split())
     assert f"grew by {rate}</span>" in pages["html"].read_text()
     assert f"grew {told} for " in pages["md"].read_text()
+
+
+def test_a_run_that_waited_began_when_its_job_did_and_events_are_told_in_words(
+    folders_of_their_own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(
+        folders_of_their_own / "state", seconds=600, gpu=False, phases=False
+    )  # it waited for 50 minutes
+    page = tmp_path / "page.md"
+    assert main(["runs", "show", run.id]) == main(["why", "--md", str(page), run.id]) == 0
+    shown = re.search(r"started  (.*)", capsys.readouterr().out)
+    assert shown is not None and f"| started | {shown[1]} |" in page.read_text()
+    assert main(["runs"]) == main(["runs", "show", run.id]) == 0
+    table, _, screen = capsys.readouterr().out.partition("next: ")
+    assert shown[1].split()[1] in table or shown[1].split()[1][:5] in table
+    for words in ("warned: grows by", "asked to stop: asked to save", "sent SIGKILL: no answer"):
+        assert words in screen and words in page.read_text(), words
+
+
+@pytest.mark.parametrize(("name", "typed"), [("big", "big"), ("my run", "RUN"), ("$(date)", "RUN")])
+def test_a_command_names_a_run_by_what_a_shell_takes_for_one_word(name: str, typed: str) -> None:
+    assert CaseFile(name=name, run="RUN").called == typed

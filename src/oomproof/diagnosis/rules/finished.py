@@ -101,13 +101,19 @@ def _waiting(case: CaseFile) -> WeightedCause:
     )
 
 
+def _follow(case: CaseFile) -> str:
+    if case.called is None:
+        return "wait for its end"
+    return f"oomproof logs -f {case.called} follows it; oomproof wait {case.called} waits for its end"
+
+
 def _running(case: CaseFile) -> WeightedCause:
     _, stands = paused(case)
-    next_step = f"oomproof resume {case.called}" if stands and case.run else "wait for its end"
+    next_step = f"oomproof resume {case.called}" if stands and case.run else _follow(case)
     if case.unguarded and not stands:
         next_step = f"it runs unguarded; to guard it again: oomproof watch {case.called}"
     state = "still running"
-    why = "its keeper is alive and no exit status has been written"
+    why = "the process that waits for its end is alive, and no exit status has been written"
     if programs := case.lost_programs:
         state += f", but {_programs(len(programs))} that it started ran out of memory"
         why += f"; {_listed(programs)}"
@@ -120,5 +126,5 @@ def _running(case: CaseFile) -> WeightedCause:
         else state,
         why,
         next_step,
-        test="the keeper's pid and start time",
+        test="whether that process is alive",
     )

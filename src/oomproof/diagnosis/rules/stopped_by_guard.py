@@ -39,7 +39,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
     why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
     if stop.action == "ask" and not heard:
-        why += "; whether it had looked for the request is not known"
+        why += "; whether it had seen the request is not known"
     named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
     why = "; ".join((why, *(() if named else memory.told)))
     return [
@@ -53,7 +53,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             evidence=case.evidence_from(
                 "action.", "exit", "counter.memcg_oom_kill", "sample.", "other.", "agent.census"
             ),
-            test="actions.jsonl in the run's folder",
+            test=f"what the guard did: oomproof runs show {case.called}",
             remedies=memory.remedies,
             culprit=memory.culprit,
         )
