@@ -19,6 +19,7 @@ PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
     "pinned memory",
 )
 SAVED, LIBRARIES = "checkpoint copy", "CUDA libraries"
+UNSEEN = "loader workers, not seen to the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class HostFigures:
 
     def estimate(self) -> Estimate:
         parts = {name: size for name, size in self.parts.items() if size}
-        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0)))
+        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0) - parts.get(UNSEEN, 0)))
         if self.on_card:
             parts[LIBRARIES] = HOST_CUDA.usual
         expected = sum(parts.values())
@@ -68,6 +69,7 @@ class HostFigures:
             **self.parts,
             PROCESS: process,
             WORKERS: own * sum(loader.workers for loader in changed),
+            UNSEEN: sum(map(unseen, changed)),
             QUEUE: self.parts.get(QUEUE, 0)
             + sum(item.queue for item in have)
             - sum(item.queue for item in had),
@@ -98,6 +100,22 @@ class HostFigures:
         return replace(other, parts=parts, loaders=loaders, own=between(self.own, other.own))
 
 
+def unseen(loader: Loader) -> int:
+    """Bytes that workers may come to hold beyond what was seen of them before their queue was full: each another batch of samples."""
+    return 0 if loader.settled else loader.workers * loader.batch
+
+
+def workers_hold(loader: Mapping[str, Any]) -> int:
+    """Bytes that a loader's workers hold themselves at most, by what each told of itself (``own``); 0 where none did. One that told
+    nothing, or whose queue was not full by then, holds what the fullest does."""
+    own, workers = loader["own"], loader["workers"]
+    if not own:
+        return 0
+    if not loader["settled"]:
+        return int(workers * max(own))
+    return int(sum(own) + max(0, workers - len(own)) * max(own))
+
+
 def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
     """Of what the virtual run wrote down."""
     return tuple(
@@ -105,7 +123,9 @@ def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
             loader["workers"],
             loader["prefetch"],
             loader["batch"],
+            method=loader["method"] or Loader.method,
             pinned=loader["pinned"] if on_card else 0,
+            settled=loader["settled"],
         )
         for loader in result["loaders"]
     )

@@ -17,7 +17,7 @@ from oomproof.runner import limit_backends
 from oomproof.runner.attempt_files import remove_cgroups
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
-from oomproof.sizing.virtual_gpu.step_limits import ASIDE
+from oomproof.sizing.virtual_gpu.step_limits import ASIDE, MAIN
 
 LOOK = 0.1  # seconds between looks at the child
 _SHOWN, _WIDEST = 15, 600  # lines of a script's own error, and characters of each: logs print whole samples
@@ -150,7 +150,10 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
         own[member.pid] = max(0, member.anon - shared.anon)
     if not own or pids != _script_processes(pid, folder):
         return False
-    main = max(members, key=lambda member: member.anon)
+    named = _main_process(folder)
+    main = next((member for member in members if member.pid == named), None) or max(
+        members, key=lambda member: member.anon
+    )
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
         watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
@@ -160,6 +163,15 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
         watched.workers = total - watched.main
     watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
     return True
+
+
+def _main_process(folder: str) -> int:
+    """As it says itself: a worker that it forked has its pages too, and those of a batch beside them. 0: not yet."""
+    try:
+        with open(os.path.join(folder, MAIN)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
 
 
 def _script_processes(pid: int, folder: str) -> tuple[int, ...]:
