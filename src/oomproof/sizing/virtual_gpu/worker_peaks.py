@@ -44,7 +44,6 @@ def _measured(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         if "_oomproof_collate" not in fetcher.__dict__:
             fetcher._oomproof_collate = fetcher.collate_fn
             fetcher.collate_fn = meter.before(fetcher.collate_fn)
-        meter.begin()
         batch = fetch(fetcher, index)
         meter.end()
         return batch
@@ -71,7 +70,10 @@ def _meter_of_worker() -> WorkerMeter | None:
 
 
 class WorkerMeter:
-    """``proc``: of this process."""
+    """``proc``: of this process.
+
+    The high-water mark counts shared memory too. In the first batch it is known when that comes; of later ones it is not, for a thread sends the
+    batch before meanwhile, sooner or later: there only what is held between samples and batch counts."""
 
     def __init__(self, folder: str, proc: str = "/proc/self") -> None:
         self.proc, self.batches = proc, 0
@@ -81,17 +83,13 @@ class WorkerMeter:
         self._note()  # what came before the first batch: a file that was opened, a cache
 
     def before(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """All samples are there now, and their batch is not: it is made in shared memory, which the high-water mark counts too."""
+        """All samples are there now, and their batch is not: it is made in shared memory."""
 
         def collated(samples: Any) -> Any:
             self._note()
             return collate(samples)
 
         return collated
-
-    def begin(self) -> None:
-        """The batch before may have left shared memory since."""
-        self._reset()
 
     def end(self) -> None:
         before = self.most
@@ -105,11 +103,14 @@ class WorkerMeter:
             self._tell()
 
     def _note(self) -> int:
-        """Anonymous bytes now; what was highest since the last reset counts."""
+        """Anonymous bytes now; the highest since the last note counts."""
         facts = _sizes(f"{self.proc}/status")
         anon = facts.get("RssAnon", 0)
-        self.most = max(self.most, anon + max(0, facts.get("VmHWM", 0) - facts.get("VmRSS", 0)))
-        self._reset()
+        beyond = 0
+        if not self.batches:
+            beyond = max(0, facts.get("VmHWM", 0) - facts.get("VmRSS", 0))
+            self._reset()
+        self.most = max(self.most, anon + beyond)
         return anon
 
     def _reset(self) -> None:
