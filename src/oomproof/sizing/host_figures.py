@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oomproof.records import dataclass, replace
@@ -20,6 +20,10 @@ PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
 )
 SAVED, LIBRARIES = "checkpoint copy", "CUDA libraries"
 UNSEEN = "loader workers, not seen to the end"
+QUEUE_NOT_FULL = (
+    "the loader's workers did not fill their queue in time: each is taken to hold what the fullest held, and one batch more; "
+    "--time-limit gives it longer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,12 @@ def workers_hold(loader: Mapping[str, Any]) -> int:
     return int(sum(own) + max(0, workers - len(own)) * max(own))
 
 
-def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
-    """Of what the virtual run wrote down."""
+def not_settled(loaders: Iterable[Mapping[str, Any]]) -> bool:
+    return any(not loader["settled"] for loader in loaders)
+
+
+def loaders_of(loaders: Iterable[Mapping[str, Any]], on_card: bool) -> tuple[Loader, ...]:
+    """Of what the virtual run, or the rehearsal, wrote down."""
     return tuple(
         Loader(
             loader["workers"],
@@ -127,5 +135,5 @@ def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
             pinned=loader["pinned"] if on_card else 0,
             settled=loader["settled"],
         )
-        for loader in result["loaders"]
+        for loader in loaders
     )

@@ -26,11 +26,13 @@ from oomproof.sizing.host_figures import (
     PINNED,
     PROCESS,
     QUEUE,
+    QUEUE_NOT_FULL,
     SAVED,
     UNSEEN,
     WORKERS,
     HostFigures,
     loaders_of,
+    not_settled,
     unseen,
     workers_hold,
 )
@@ -116,6 +118,8 @@ def _watch(
     """``is_wrapped``: the command is the child's child. One in which nothing of ours started runs as ever, to no purpose."""
     looks = 0
     watched, started = Watched(limit=limit, has_network=not is_wrapped), time.monotonic()
+    if not is_wrapped:
+        watched.shared_before = watched_child.shared_in_use()
     while True:
         try:
             watched.status = child.wait(watched_child.LOOK)
@@ -252,7 +256,7 @@ def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> st
 def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result, on_card = run.result, bool(run.events)
-    loaders = loaders_of(result, on_card)
+    loaders = loaders_of(result["loaders"], on_card)
     held = [loader_memory(loader) for loader in loaders]
     seen = sum(loader_memory(replace(loader, pinned=0)).queue for loader in loaders)
     copied = sum(loader["workers"] * loader["copied"] for loader in result["loaders"])
@@ -297,8 +301,8 @@ def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     if result["steps"] < STEPS:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
     yield from virtual_run.widening_notes(result, on_card=bool(run.events))
-    if any(not loader["settled"] for loader in result["loaders"]):
-        yield "the loader's workers did not fill their queue in time: each is reckoned as the fullest that was seen, and a batch more; a longer --time-limit tells it better"
+    if not_settled(result["loaders"]):
+        yield QUEUE_NOT_FULL
     elif result.get("unfed") and result["reason"] == "time limit":
         yield f"{result['unfed']} workers of a further loader made no batch in time: what they hold is not counted; give it longer with --time-limit"
     for name, size in result["buffers"].items():

@@ -45,7 +45,9 @@ class Watched:
     main: int = 0
     workers: int = 0
     largest: int = 0  # of the other processes
-    shared: int = 0
+    shared: int = 0  # in /dev/shm
+    shared_now: int = 0
+    shared_before: int = 0  # there without the child, where it has none of its own
     over_limit: bool = False
     has_network: bool = False
     timed_out: bool = False
@@ -156,7 +158,8 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
     )
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
-        watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+        watched.shared_now = max(0, (facts.f_blocks - facts.f_bfree) * facts.f_frsize - watched.shared_before)
+        watched.shared = max(watched.shared, watched.shared_now)
     total = sum(own.values())
     if total > watched.peak:
         watched.peak, watched.main = total, min(main.anon, total)
@@ -180,6 +183,15 @@ def _script_processes(pid: int, folder: str) -> tuple[int, ...]:
     with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, ASIDE)) as file:
         aside = {int(line) for line in file.read().split()}
     return tuple(member for member in (pid, *processes.descendants(pid)) if member not in aside)
+
+
+def shared_in_use() -> int:
+    """Bytes in this machine's /dev/shm."""
+    try:
+        facts = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
 def show_error(folder: str, tell: Callable[[str], None]) -> bool:

@@ -146,6 +146,11 @@ class LoaderFlow:
         if self.flow.steps < self.flow.wanted:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
+        self._see_workers(iterator, batch)
+
+    def _see_workers(self, iterator: Any, batch: Any) -> None:
+        """Once for each dataset, until their queue is full."""
+        dataset = id(iterator._dataset)
         self.unfed.discard(iterator)
         sizes = [tensor.numel() * tensor.itemsize for tensor in tensors(batch)]
         if iterator._num_workers and dataset not in self.settled:
@@ -155,9 +160,7 @@ class LoaderFlow:
         self._note(iterator, sizes)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """With what each worker says that it held itself at most."""
-        folder = os.environ.get("OOMPROOF_SIZE", "")
-        return [{**loader, "own": worker_peaks.told(folder, loader["pids"])} for loader in self.most]
+        return with_own(self.most)
 
     def unfed_workers(self) -> int:
         return sum(iterator._num_workers for iterator in self.unfed)
@@ -178,7 +181,7 @@ class LoaderFlow:
         if id(dataset) in self.pinning:  # each tensor in a block of a power of two
             known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
         now = [other.__dict__["_virtual_loader"] for other in self.alive]
-        if _bytes(now) >= _bytes(self.most):
+        if queued_bytes(now) >= queued_bytes(self.most):
             self.most = [dict(loader) for loader in now]
         # found late, and often no larger than the largest that came by chance
         if self.larger.get(id(dataset)) is not None:
@@ -191,9 +194,7 @@ class LoaderFlow:
         deadline = time.monotonic() + self.patience
         started = time.monotonic()
         try:
-            while iterator._worker_result_queue.qsize() < sum(
-                len(task) == 1 for task in iterator._task_info.values()
-            ):
+            while _made(iterator) < sum(len(task) == 1 for task in iterator._task_info.values()):
                 if time.monotonic() > deadline or not all(worker.is_alive() for worker in iterator._workers):
                     return False
                 time.sleep(0.02)
@@ -205,8 +206,25 @@ class LoaderFlow:
         return True
 
 
+def with_own(loaders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With what each worker says that it held itself at most."""
+    folder = os.environ.get("OOMPROOF_SIZE", "")
+    return [{**loader, "own": worker_peaks.told(folder, loader["pids"])} for loader in loaders]
+
+
+def _made(iterator: Any) -> int:
+    """Batches that wait: where a thread pins them, most are behind it."""
+    waiting = int(iterator._worker_result_queue.qsize())
+    behind = getattr(iterator, "_data_queue", None)
+    if behind is not None and behind is not iterator._worker_result_queue:
+        waiting += int(behind.qsize())
+    return waiting
+
+
 def _wait_for_a_look() -> None:
-    """Two, since one may be under way."""
+    """Two, since one may be under way; none where nobody tells of them."""
+    if not _looks():
+        return
     first, deadline = _looks(), time.monotonic() + _SEEN
     while _looks() < first + 2 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -237,7 +255,7 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def _bytes(loaders: list[dict[str, Any]]) -> float:
+def queued_bytes(loaders: list[dict[str, Any]]) -> float:
     return float(sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders))
 
 
