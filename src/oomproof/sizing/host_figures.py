@@ -68,7 +68,16 @@ class HostFigures:
         for before, after, memory in zip(self.loaders, changed, have, strict=True):
             if before.workers and not after.workers:
                 process += memory.private  # samples and batch are the process's own then
-        own = self.own if having else max((loader_memory(loader).private for loader in changed), default=0)
+        own = self.own
+        if not having:
+            own = max(
+                (
+                    memory.private // loader.workers
+                    for loader, memory in zip(changed, have, strict=True)
+                    if loader.workers
+                ),
+                default=0,
+            )
         parts = {
             **self.parts,
             PROCESS: process,
@@ -131,7 +140,7 @@ def loaders_of(loaders: Iterable[Mapping[str, Any]], on_card: bool) -> tuple[Loa
             loader["workers"],
             loader["prefetch"],
             loader["batch"],
-            method=loader["method"] or Loader.method,
+            method=loader["method"] or "fork",
             pinned=loader["pinned"] if on_card else 0,
             settled=loader["settled"],
         )

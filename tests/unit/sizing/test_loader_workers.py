@@ -136,7 +136,10 @@ class Kernel:
             return f"{name}:\t{size * 1024:8} kB\n"
 
         (self.folder / "status").write_text(
-            line("VmHWM", most) + line("VmRSS", anon + shmem) + line("RssAnon", anon) + line("RssShmem", shmem)
+            line("VmHWM", most)
+            + line("VmRSS", anon + shmem)
+            + line("RssAnon", anon)
+            + line("RssShmem", shmem)
         )
         (self.folder / "smaps_rollup").write_text(
             line("Pss_Shmem", shmem) + line("Private_Dirty", private + shmem)
@@ -155,7 +158,9 @@ def test_shared_memory_that_leaves_late_is_no_peak(tmp_path: Path, monkeypatch: 
     collated([])
     meter.end()
     first = worker_peaks.told(str(folder), [os.getpid()])
-    assert first == [(15 + 315 - 260) * MIB], "fifty of samples and five of a picture that was decoded, beside what it keeps"
+    assert first == [(15 + 315 - 260) * MIB], (
+        "fifty of samples and five of a picture that was decoded, beside what it keeps"
+    )
     kernel.now(anon=262, shmem=100, most=500, private=67)
     collated([])
     kernel.now(anon=210, shmem=100, most=500, private=15)
