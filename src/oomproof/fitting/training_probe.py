@@ -20,6 +20,7 @@ from oomproof.records import replace
 
 STEPS = 3  # the first makes the optimizer's state, the second has all, in the third the allocator has settled
 _STEPS_OF_TWO = 2  # with two passes each
+NO_NUMBER = "oomproof: the function gets one argument, a batch: its number is batch.size, its passes are batch.accum and batch.groups(loader)"
 _PASSES = 64  # without an optimizer step: an evaluation, or a training that updates by hand
 
 
@@ -162,9 +163,23 @@ def _outcome(batch: Batch, error: BaseException | None, reading: Reading) -> Pro
     settle_scalers(error)
     if isinstance(error, Exception) and cause is None:
         error.add_note(f"oomproof: while a batch of {batch.size} was measured for fit_batch")
+        if _is_taken_for_a_number(error, batch):
+            error.add_note(NO_NUMBER)
         raise error
     release(error)
     return Probe(batch.size, None if cause is not None else reading, cause)
+
+
+def _is_taken_for_a_number(error: Exception, batch: Batch) -> bool:
+    """As `find_executable_batch_size` gives one; or the function has another argument, for the passes, and was never entered."""
+    text = str(error)
+    if str(batch) in text or f"'{type(batch).__name__}'" in text:
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    never_entered = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("oomproof.")
+    return isinstance(error, TypeError) and never_entered
 
 
 def need_torch() -> Any:

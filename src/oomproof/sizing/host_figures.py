@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oomproof.records import dataclass, replace
@@ -19,6 +19,11 @@ PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
     "pinned memory",
 )
 SAVED, LIBRARIES = "checkpoint copy", "CUDA libraries"
+UNSEEN = "loader workers, not seen to the end"
+QUEUE_NOT_FULL = (
+    "the loader's workers did not fill their queue in time: each is taken to hold what the fullest held, and one batch more; "
+    "--time-limit gives it longer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class HostFigures:
 
     def estimate(self) -> Estimate:
         parts = {name: size for name, size in self.parts.items() if size}
-        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0)))
+        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0) - parts.get(UNSEEN, 0)))
         if self.on_card:
             parts[LIBRARIES] = HOST_CUDA.usual
         expected = sum(parts.values())
@@ -63,11 +68,21 @@ class HostFigures:
         for before, after, memory in zip(self.loaders, changed, have, strict=True):
             if before.workers and not after.workers:
                 process += memory.private  # samples and batch are the process's own then
-        own = self.own if having else max((loader_memory(loader).private for loader in changed), default=0)
+        own = self.own
+        if not having:
+            own = max(
+                (
+                    memory.private // loader.workers
+                    for loader, memory in zip(changed, have, strict=True)
+                    if loader.workers
+                ),
+                default=0,
+            )
         parts = {
             **self.parts,
             PROCESS: process,
             WORKERS: own * sum(loader.workers for loader in changed),
+            UNSEEN: sum(map(unseen, changed)),
             QUEUE: self.parts.get(QUEUE, 0)
             + sum(item.queue for item in have)
             - sum(item.queue for item in had),
@@ -98,14 +113,36 @@ class HostFigures:
         return replace(other, parts=parts, loaders=loaders, own=between(self.own, other.own))
 
 
-def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
-    """Of what the virtual run wrote down."""
+def unseen(loader: Loader) -> int:
+    """Bytes that workers may come to hold beyond what was seen of them before their queue was full: each another batch of samples."""
+    return 0 if loader.settled else loader.workers * loader.batch
+
+
+def workers_hold(loader: Mapping[str, Any]) -> int:
+    """Bytes that a loader's workers hold themselves at most, by what each told of itself (``own``); 0 where none did. One that told
+    nothing, or whose queue was not full by then, holds what the fullest does."""
+    own, workers = loader["own"], loader["workers"]
+    if not own:
+        return 0
+    if not loader["settled"]:
+        return int(workers * max(own))
+    return int(sum(own) + max(0, workers - len(own)) * max(own))
+
+
+def not_settled(loaders: Iterable[Mapping[str, Any]]) -> bool:
+    return any(not loader["settled"] for loader in loaders)
+
+
+def loaders_of(loaders: Iterable[Mapping[str, Any]], on_card: bool) -> tuple[Loader, ...]:
+    """Of what the virtual run, or the rehearsal, wrote down."""
     return tuple(
         Loader(
             loader["workers"],
             loader["prefetch"],
             loader["batch"],
+            method=loader["method"] or "fork",
             pinned=loader["pinned"] if on_card else 0,
+            settled=loader["settled"],
         )
-        for loader in result["loaders"]
+        for loader in loaders
     )

@@ -31,6 +31,7 @@ class Loader:
     own: int = 0
     pinned: int = 0
     imports: int | None = None
+    settled: bool = True  # its workers were seen until their queue was full
 
 
 @dataclass(frozen=True, slots=True)

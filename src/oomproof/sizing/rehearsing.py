@@ -18,6 +18,8 @@ from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.machine import processes
 from oomproof.records import dataclass, replace
 from oomproof.sizing import watched_child
+from oomproof.sizing.host_figures import QUEUE_NOT_FULL, loaders_of, not_settled, unseen, workers_hold
+from oomproof.sizing.loader_memory import loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import STEPS
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import GIB, MIB, format_size
@@ -139,7 +141,9 @@ class Looks:
     """What the processes held, by phase, as seen from outside."""
 
     watched: Watched
-    phases: dict[str, tuple[int, int]]  # phase → bytes of all, of those beside the main process
+    phases: dict[
+        str, tuple[int, int]
+    ]  # phase → bytes of all, of those beside the main process; /dev/shm in both
 
 
 def rehearse(
@@ -189,6 +193,8 @@ def _watch(
 ) -> Looks:
     looks = Looks(Watched(limit=limit, has_network=not is_wrapped), {})
     watched, started = looks.watched, time.monotonic()
+    if not is_wrapped:
+        watched.shared_before = watched_child.shared_in_use()
     while True:
         try:
             watched.status = child.wait(watched_child.LOOK)
@@ -200,7 +206,8 @@ def _watch(
             if watched_child.look(pid, watched, folder):
                 phase = _phase(folder)
                 before = looks.phases.get(phase, (0, 0))
-                looks.phases[phase] = max(before, (watched.peak, watched.workers))
+                now = (watched.peak + watched.shared_now, watched.workers + watched.shared_now)
+                looks.phases[phase] = max(before, now)
                 if watched.peak > limit:
                     watched.over_limit = True
                     return looks
@@ -345,6 +352,7 @@ def _phases(
     for name in PHASES:
         seen, workers = looks.phases.get(name, (0, 0))
         own = int((result.get("host") or {}).get(name, 0))
+        workers = max(workers, _loaders_hold((result.get("loaders") or {}).get(name, ())))
         host = max(seen, own + workers if own else 0) or None
         sizes = ((result.get("cards") or {}).get(name) or {}).get(card or "")
         reached = bool(entered.get(name)) if entered else name in looks.phases
@@ -361,6 +369,17 @@ def _phases(
     return tuple(phases)
 
 
+def _loaders_hold(loaders: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes that the workers of a phase's loaders hold at most, by what each told of itself, and their full queue: no look need have
+    seen all of it at once."""
+    total = 0
+    for told, loader in zip(loaders, loaders_of(loaders, on_card=True), strict=True):
+        memory = loader_memory(loader)
+        total += max(workers_hold(told) + unseen(loader), 0 if told["own"] else memory.private)
+        total += memory.queue + memory.pinned
+    return total
+
+
 def _batch(value: Mapping[str, Any]) -> Batch:
     return Batch(
         bool(value["training"]), str(value["how"]), int(value["looked"]), value["of"], int(value["usual"]), int(value["largest"]),
@@ -372,6 +391,8 @@ def _notes(result: Mapping[str, Any], folder: str) -> tuple[str, ...]:
     notes = [str(note) for note in result.get("notes") or ()]
     if 0 < int(result.get("steps") or 0) < STEPS:
         notes.append(f"only {result['steps']} steps were reached: {result['reason']}")
+    if not_settled(loader for loaders in (result.get("loaders") or {}).values() for loader in loaders):
+        notes.append(QUEUE_NOT_FULL)
     if left := int(result.get("tokens_left") or 0):
         notes.append(f"the time was over before the generation was: {left} tokens more are not counted")
     if kept := int(result.get("kept") or 0):

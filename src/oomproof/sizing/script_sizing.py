@@ -26,10 +26,15 @@ from oomproof.sizing.host_figures import (
     PINNED,
     PROCESS,
     QUEUE,
+    QUEUE_NOT_FULL,
     SAVED,
+    UNSEEN,
     WORKERS,
     HostFigures,
     loaders_of,
+    not_settled,
+    unseen,
+    workers_hold,
 )
 from oomproof.sizing.loader_memory import loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS, WHOLE_EPOCH
@@ -113,6 +118,8 @@ def _watch(
     """``is_wrapped``: the command is the child's child. One in which nothing of ours started runs as ever, to no purpose."""
     looks = 0
     watched, started = Watched(limit=limit, has_network=not is_wrapped), time.monotonic()
+    if not is_wrapped:
+        watched.shared_before = watched_child.shared_in_use()
     while True:
         try:
             watched.status = child.wait(watched_child.LOOK)
@@ -180,6 +187,10 @@ def _answer(
         return _refused(watched_child.NOT_STARTED)
     if run is None:
         return _refused("the script never imported torch; size its files instead: oomproof size FILE")
+    if run.result.get("unfed") and run.result["steps"] < STEPS and run.result["reason"] == "time limit":
+        return _refused(
+            f"the loader's {run.result['unfed']} workers made no batch in time, so what they hold was not seen; give it longer with --time-limit 5m"
+        )
     if run.result.get("reason") == "time limit" and not run.result["steps"] and not run.result["phases"]:
         return _refused(
             "the script called no model and made no step in time; give it longer with --time-limit, or size its files: oomproof size FILE"
@@ -245,14 +256,14 @@ def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> st
 def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result, on_card = run.result, bool(run.events)
-    loaders = loaders_of(result, on_card)
+    loaders = loaders_of(result["loaders"], on_card)
     held = [loader_memory(loader) for loader in loaders]
     seen = sum(loader_memory(replace(loader, pinned=0)).queue for loader in loaders)
     copied = sum(loader["workers"] * loader["copied"] for loader in result["loaders"])
-    workers = max(watched.workers, watched.earlier_workers)
-    for loader in result["loaders"]:
-        if not loader["settled"]:
-            workers = max(workers, loader["workers"] * watched.largest)
+    workers = max(watched.workers, watched.earlier_workers, sum(map(workers_hold, result["loaders"])))
+    for told, loader in zip(result["loaders"], loaders, strict=True):
+        if not told["settled"] and not told["own"]:  # a system that does not tell of itself
+            workers = max(workers, loader.workers * watched.largest, loader_memory(loader).private)
     process = max(0, watched.main - result["overhead"])
     buffers = {name: size for name, size in result["buffers"].items() if size}
     if sum(buffers.values()) > process:  # pages that were never touched, or of a file
@@ -261,6 +272,7 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
         PROCESS: process - sum(buffers.values()),
         **buffers,
         WORKERS if seen else OTHERS: workers + copied,
+        UNSEEN: sum(map(unseen, loaders)),
         QUEUE: sum(memory.queue for memory in held),
         "shared memory": watched.shared - seen if watched.shared > seen + MIB else 0,
         **(
@@ -289,6 +301,10 @@ def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     if result["steps"] < STEPS:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
     yield from virtual_run.widening_notes(result, on_card=bool(run.events))
+    if not_settled(result["loaders"]):
+        yield QUEUE_NOT_FULL
+    elif result.get("unfed") and result["reason"] == "time limit":
+        yield f"{result['unfed']} workers of a further loader made no batch in time: what they hold is not counted; give it longer with --time-limit"
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"

@@ -17,7 +17,7 @@ from oomproof.runner import limit_backends
 from oomproof.runner.attempt_files import remove_cgroups
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
-from oomproof.sizing.virtual_gpu.step_limits import ASIDE
+from oomproof.sizing.virtual_gpu.step_limits import ASIDE, MAIN
 
 LOOK = 0.1  # seconds between looks at the child
 _SHOWN, _WIDEST = 15, 600  # lines of a script's own error, and characters of each: logs print whole samples
@@ -45,7 +45,9 @@ class Watched:
     main: int = 0
     workers: int = 0
     largest: int = 0  # of the other processes
-    shared: int = 0
+    shared: int = 0  # in /dev/shm
+    shared_now: int = 0
+    shared_before: int = 0  # there without the child, where it has none of its own
     over_limit: bool = False
     has_network: bool = False
     timed_out: bool = False
@@ -150,10 +152,14 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
         own[member.pid] = max(0, member.anon - shared.anon)
     if not own or pids != _script_processes(pid, folder):
         return False
-    main = max(members, key=lambda member: member.anon)
+    named = _main_process(folder)
+    main = next((member for member in members if member.pid == named), None) or max(
+        members, key=lambda member: member.anon
+    )
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
-        watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+        watched.shared_now = max(0, (facts.f_blocks - facts.f_bfree) * facts.f_frsize - watched.shared_before)
+        watched.shared = max(watched.shared, watched.shared_now)
     total = sum(own.values())
     if total > watched.peak:
         watched.peak, watched.main = total, min(main.anon, total)
@@ -162,12 +168,30 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
     return True
 
 
+def _main_process(folder: str) -> int:
+    """As it says itself: a worker that it forked has its pages too, and those of a batch beside them. 0: not yet."""
+    try:
+        with open(os.path.join(folder, MAIN)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
 def _script_processes(pid: int, folder: str) -> tuple[int, ...]:
     """Without those that look at the script's data for us."""
     aside: set[int] = set()
     with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, ASIDE)) as file:
         aside = {int(line) for line in file.read().split()}
     return tuple(member for member in (pid, *processes.descendants(pid)) if member not in aside)
+
+
+def shared_in_use() -> int:
+    """Bytes in this machine's /dev/shm."""
+    try:
+        facts = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
 def show_error(folder: str, tell: Callable[[str], None]) -> bool:

@@ -217,6 +217,30 @@ def test_another_error_is_the_users() -> None:
     assert len(training.calls) == 1 and "while a batch of 2 was measured" in raised.value.__notes__[0]
 
 
+def test_a_batch_that_is_taken_for_a_number_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """As accelerate's find_executable_batch_size gives one; an error of the training's own gets no such word."""
+
+    def numbered(batch_size: Any) -> None:
+        torch.utils.data.DataLoader(torch.zeros(8, 2), batch_size)
+
+    def doubled(batch_size: Any) -> None:
+        torch.zeros(batch_size * 2)
+
+    def with_passes(batch_size: Any, accum: int) -> None:
+        raise AssertionError
+
+    def wrong_itself(batch: Any) -> None:
+        torch.nn.Linear()  # type: ignore[call-arg]
+
+    def told_of(function: Any) -> bool:
+        with pytest.raises((TypeError, ValueError)) as raised:
+            oomproof.fit_batch(effective=8, capacity="100G", quiet=True)(function)()
+        return any("batch.size" in note for note in raised.value.__notes__)
+
+    assert told_of(numbered) and told_of(doubled) and told_of(with_passes)
+    assert not told_of(wrong_itself)
+
+
 def test_interrupts_pass() -> None:
     class Interrupted(Training):
         def after(self, step: int, batch: Any) -> None:

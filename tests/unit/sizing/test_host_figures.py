@@ -38,6 +38,13 @@ def test_without_workers_the_process_makes_the_batches() -> None:
     assert alone.parts[PROCESS] > GIB
 
 
+def test_workers_that_a_script_did_not_have_are_each_reckoned_once() -> None:
+    """A command without workers, asked for some."""
+    alone = figures(workers=0)
+    one, eight = alone.with_workers(1).parts[WORKERS], alone.with_workers(8).parts[WORKERS]
+    assert eight == 8 * one and one < 30 * MIB
+
+
 def test_a_loader_of_its_own_keeps_its_number() -> None:
     """A second loader without workers, beside one whose number may change."""
     both = HostFigures(figures().parts, (Loader(2, 2, 10 * MIB), Loader(0, 2, 10 * MIB)), 100 * MIB)

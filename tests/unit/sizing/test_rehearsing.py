@@ -131,6 +131,24 @@ def test_the_card_counts_with_cudas_own_and_the_host_with_the_workers(tmp_path: 
     assert strange.peak("gpu") == 9 * GIB + rehearsing.CONTEXT
 
 
+def test_the_host_counts_the_queue_that_no_look_saw_full(tmp_path: Path) -> None:
+    """Two workers of 1.5 GiB and five batches of 1 GiB, beside the process's own."""
+    loader = {
+        "workers": 2, "prefetch": 2, "batch": GIB, "pinned": 0, "method": "fork", "own": [GIB, 3 * GIB // 2], "settled": True,
+    }  # fmt: skip
+    own = {"host": {"load": GIB, "train": 2 * GIB}}
+    train = next(
+        phase
+        for phase in rehearsed(tmp_path, loaders={"train": [loader]}, **own).phases
+        if phase.name == "train"
+    )
+    assert train.host == 2 * GIB + (GIB + 3 * GIB // 2) + 5 * GIB
+    unfilled = rehearsed(tmp_path, loaders={"train": [{**loader, "settled": False}]}, **own)
+    train = next(phase for phase in unfilled.phases if phase.name == "train")
+    assert train.host == 2 * GIB + 2 * (3 * GIB // 2) + 2 * GIB + 5 * GIB
+    assert any("did not fill their queue" in note for note in unfilled.notes)
+
+
 def test_what_was_left_out_of_an_evaluation_is_added(tmp_path: Path) -> None:
     value = rehearsed(tmp_path, kept=6 * GIB, across=6 * GIB)
     evaluation = next(phase for phase in value.phases if phase.name == "eval")

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from ..virtual_gpu.virtual_start import end_here, follow_script
+from ..virtual_gpu.virtual_start import end_here, follow_script, tell_main
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 _PATIENCE = 3  # times the time limit, until the first batch
@@ -78,6 +78,7 @@ def _install(folder: str) -> None:
     batches = WorstBatches(loop)
     loop.install()
     batches.install()
+    tell_main(folder)
     _own.update(peaks=peaks, loop=loop, batches=batches, pid=os.getpid(), started=time.monotonic())
     atexit.register(_at_exit, folder)
     threading.Thread(target=_alarm, args=(folder, limit), daemon=True).start()
@@ -123,7 +124,7 @@ def _result(reason: str) -> dict[str, Any]:
         "cards": {phase: {str(card): sizes for card, sizes in by_card.items()} for phase, by_card in peaks.cards.items()},
         "card_facts": card_facts(), "evaluations": len(loop.evaluations) + loop.early, "kept": loop.kept, "across": loop.across,
         "saves": loop.saves, "saved": loop.saved, "generations": loop.generations, "tokens_left": loop.tokens_left,
-        "batches": [worst.as_json() for worst in _own["batches"].worst.values()], "notes": loop.notes, "ooms": loop.ooms,
+        "loaders": _own["batches"].loaders_as_json(), "batches": [worst.as_json() for worst in _own["batches"].worst.values()], "notes": loop.notes, "ooms": loop.ooms,
         "torch": torch.__version__, "no_card": torch.version.cuda is not None and not torch.cuda.is_available(), "seconds": round(time.monotonic() - _own["started"], 1),
     }  # fmt: skip
 

@@ -14,12 +14,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import _utils, dataloader
 
+from ..virtual_gpu import worker_peaks
 from ..virtual_gpu.largest_batches import Largest, has_numbers, made, search, shapes
-from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow
+from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow, queued_bytes, with_own
 from ..virtual_gpu.sample_sizes import sample_size
 from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, TRAIN
 
+_FILL_SHARE = 1 / 6  # of the time limit, for all loaders' workers to fill their queues
 _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for each loader
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
 _DIFFER = 1.1  # times the usual sample: less leaves nothing behind
@@ -33,9 +35,12 @@ class WorstBatches(LoaderFlow):
         super().__init__(loop)
         self.loop = loop
         self.worst: dict[int, Largest] = {}
+        self.loaders: dict[str, list[dict[str, Any]]] = {}  # phase → those alive when their batches took most
+        self.patience = loop.limit * _FILL_SHARE
         self._datasets: list[Any] = []  # kept, so that a number stays one dataset's
 
     def install(self) -> None:
+        worker_peaks.install(_utils.fetch)
         following = dataloader._BaseDataLoaderIter.__next__
         loaders = self
 
@@ -108,6 +113,17 @@ class WorstBatches(LoaderFlow):
         self.last = id(iterator._dataset)
         if self.loop.steps < STEPS or self.loop.settling:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
+        if iterator._num_workers:
+            if getattr(iterator, "_pin_memory", False) and torch.cuda.is_available():
+                self.pinning.add(id(iterator._dataset))
+            self._see_workers(iterator, batch)
+            phase = self.loop.peaks.now
+            now = [other.__dict__["_virtual_loader"] for other in self.alive]
+            if queued_bytes(now) >= queued_bytes(self.loaders.get(phase, [])):
+                self.loaders[phase] = [dict(loader) for loader in now]
+
+    def loaders_as_json(self) -> dict[str, list[dict[str, Any]]]:
+        return {phase: with_own(loaders) for phase, loaders in self.loaders.items()}
 
     # --- the largest batch ------------------------------------------------------------------------------------
 

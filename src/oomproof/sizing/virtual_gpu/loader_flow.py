@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
+from . import worker_peaks
 from .largest_batches import larger_batch, shapes
 from .many_shapes import ManyShapes
 from .nested_tensors import tensors
@@ -40,6 +41,8 @@ class LoaderFlow:
         self.patience = flow.limit  # seconds, for all of them
         self.many = ManyShapes(flow)
         self.larger: dict[int, Any] = {}  # dataset → the largest batch, where samples differ in size
+        # whose workers have made no batch yet
+        self.unfed: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self) -> None:
         made, following = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
@@ -57,6 +60,7 @@ class LoaderFlow:
             loaders._after(self, batch)
             return loaders._or_larger(self, batch)
 
+        worker_peaks.install(dataloader._utils.fetch)
         dataloader.DataLoader.__init__ = init
         dataloader._BaseDataLoaderIter.__next__ = following_batch
         dataloader._BaseDataLoaderIter.next = following_batch
@@ -66,6 +70,8 @@ class LoaderFlow:
 
     def _before(self, iterator: Any) -> None:
         """Epochs are cut to one batch, evaluations to a few, so that nobody waits for ever."""
+        if iterator._num_workers and "_virtual_loader" not in iterator.__dict__:
+            self.unfed.add(iterator)
         if self.flow.steps < self.flow.wanted:
             self._before_training(iterator)
             return
@@ -140,9 +146,24 @@ class LoaderFlow:
         if self.flow.steps < self.flow.wanted:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
+        self._see_workers(iterator, batch)
+
+    def _see_workers(self, iterator: Any, batch: Any) -> None:
+        """Once for each dataset, until their queue is full."""
+        dataset = id(iterator._dataset)
+        self.unfed.discard(iterator)
+        sizes = [tensor.numel() * tensor.itemsize for tensor in tensors(batch)]
         if iterator._num_workers and dataset not in self.settled:
-            self.settled[dataset] = self._settle(iterator)
-        self._note(iterator, [tensor.numel() * tensor.itemsize for tensor in tensors(batch)])
+            self.settled[dataset] = False  # the time may be over before they are
+            self._note(iterator, sizes)
+            self.settled[dataset] = iterator.__dict__["_virtual_loader"]["settled"] = self._settle(iterator)
+        self._note(iterator, sizes)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return with_own(self.most)
+
+    def unfed_workers(self) -> int:
+        return sum(iterator._num_workers for iterator in self.unfed)
 
     def _note(self, iterator: Any, sizes: list[int]) -> None:
         dataset = iterator._dataset
@@ -152,14 +173,15 @@ class LoaderFlow:
                 "workers": iterator._num_workers, "prefetch": _prefetch(iterator), "batch": 0,
                 "pinned": 0, "copied": _copied(iterator), "settled": self.settled.get(id(dataset), True),
                 "samples": _length(dataset), "persistent": bool(getattr(iterator, "_persistent_workers", False)),
-                "varies": False,
+                "varies": False, "method": _method_of(iterator),
+                "pids": [worker.pid for worker in getattr(iterator, "_workers", ()) if getattr(worker, "pid", None)],
             }  # fmt: skip
             self.alive.add(iterator)
         known["batch"] = max(known["batch"], sum(sizes))
         if id(dataset) in self.pinning:  # each tensor in a block of a power of two
             known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
         now = [other.__dict__["_virtual_loader"] for other in self.alive]
-        if _bytes(now) > _bytes(self.most):
+        if queued_bytes(now) >= queued_bytes(self.most):
             self.most = [dict(loader) for loader in now]
         # found late, and often no larger than the largest that came by chance
         if self.larger.get(id(dataset)) is not None:
@@ -172,9 +194,7 @@ class LoaderFlow:
         deadline = time.monotonic() + self.patience
         started = time.monotonic()
         try:
-            while iterator._worker_result_queue.qsize() < sum(
-                len(task) == 1 for task in iterator._task_info.values()
-            ):
+            while _made(iterator) < sum(len(task) == 1 for task in iterator._task_info.values()):
                 if time.monotonic() > deadline or not all(worker.is_alive() for worker in iterator._workers):
                     return False
                 time.sleep(0.02)
@@ -186,8 +206,25 @@ class LoaderFlow:
         return True
 
 
+def with_own(loaders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With what each worker says that it held itself at most."""
+    folder = os.environ.get("OOMPROOF_SIZE", "")
+    return [{**loader, "own": worker_peaks.told(folder, loader["pids"])} for loader in loaders]
+
+
+def _made(iterator: Any) -> int:
+    """Batches that wait: where a thread pins them, most are behind it."""
+    waiting = int(iterator._worker_result_queue.qsize())
+    behind = getattr(iterator, "_data_queue", None)
+    if behind is not None and behind is not iterator._worker_result_queue:
+        waiting += int(behind.qsize())
+    return waiting
+
+
 def _wait_for_a_look() -> None:
-    """Two, since one may be under way."""
+    """Two, since one may be under way; none where nobody tells of them."""
+    if not _looks():
+        return
     first, deadline = _looks(), time.monotonic() + _SEEN
     while _looks() < first + 2 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -218,7 +255,7 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def _bytes(loaders: list[dict[str, Any]]) -> float:
+def queued_bytes(loaders: list[dict[str, Any]]) -> float:
     return float(sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders))
 
 
@@ -226,7 +263,7 @@ def _copied(iterator: Any) -> int:
     """Bytes that each forked worker will copy of the dataset's Python objects in an epoch: to look at one is to write its count of
     references, and with it goes its page."""
     workers = getattr(iterator, "_workers", ())
-    if not workers or _method(workers[0]) != "fork":
+    if _method_of(iterator) != "fork":
         return 0
     dataset = iterator._dataset
     objects = sum(_objects(value) for value in getattr(dataset, "__dict__", {}).values())
@@ -236,10 +273,14 @@ def _copied(iterator: Any) -> int:
         return objects
 
 
-def _method(worker: Any) -> str:
+def _method_of(iterator: Any) -> str:
+    """How its workers are started; empty where it has none."""
     import multiprocessing
 
-    return str(getattr(worker, "_start_method", None) or multiprocessing.get_start_method())
+    workers = getattr(iterator, "_workers", ())
+    if not workers:
+        return ""
+    return str(getattr(workers[0], "_start_method", None) or multiprocessing.get_start_method())
 
 
 def _objects(value: Any) -> int:

@@ -12,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from .step_limits import PATIENCE, STEPS
+from .step_limits import MAIN, PATIENCE, STEPS
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
@@ -64,6 +64,8 @@ def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
     be shown."""
     _touch(folder, "started")  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
+        fetching = "torch.utils.data._utils.fetch"
+        sys.meta_path.insert(0, _Finder({fetching: lambda module: _worker_peaks().install(module)}))
         return  # a loader's worker that was spawned
     sys.meta_path.insert(0, _Finder(afterwards))
     hook = sys.excepthook
@@ -75,9 +77,23 @@ def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
     sys.excepthook = excepthook
 
 
+def _worker_peaks() -> Any:
+    from . import worker_peaks
+
+    return worker_peaks
+
+
 def _touch(folder: str, name: str) -> None:
     with open(os.path.join(folder, name), "w"):
         pass
+
+
+def tell_main(folder: str) -> None:
+    """Which process is the script's own, for who looks from outside: a worker that was forked has all of its pages, and more."""
+    path = os.path.join(folder, MAIN)
+    with open(f"{path}-{os.getpid()}", "w") as file:
+        file.write(str(os.getpid()))
+    os.replace(file.name, path)
 
 
 # torch's own words for what fake tensors cannot do
@@ -191,7 +207,13 @@ def _install(folder: str) -> None:
     redirect = cuda_redirect.Redirect(mode)
     limit = float(os.environ.get(LIMIT, "60"))
     flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
-    flow.began = lambda: _touch(folder, "training")
+    tell_main(folder)
+
+    def began() -> None:
+        tell_main(folder)  # a launcher imports torch as well
+        _touch(folder, "training")
+
+    flow.began = began
     loaders = loader_flow.LoaderFlow(flow)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
     total = os.environ.get(TOTAL)
@@ -293,7 +315,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 
