@@ -246,7 +246,6 @@ FRESH4: dict[str, str] = {
     "guide-multiple-choice": "guide_texts.py multiple_choice",
     "guide-image-classification": "guide_pictures_sounds.py image_classification",
     "guide-semantic-segmentation": "guide_pictures_sounds.py semantic_segmentation",
-    "guide-object-detection": "guide_pictures_sounds.py object_detection",
     "guide-video-classification": "guide_pictures_sounds.py video_classification",
     "guide-image-captioning": "guide_pictures_sounds.py image_captioning",
     "guide-visual-question-answering": "guide_pictures_sounds.py visual_question_answering",

@@ -73,6 +73,8 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     if run is None or not run.events or run.result.get("refused") or watched.status:
         lines = Path(folder, "output").read_text(errors="replace").splitlines()[-3:]
         return {"failed": (run and run.result.get("refused")) or " | ".join(lines), **used}
+    if why := virtual_run.by_values(run):
+        return {"failed": why, **used}
     replay, (gpu, _) = virtual_run.replay(run), virtual_run.gpu_estimate(run)
     sizes = {
         "allocated": replay.allocated,

@@ -93,36 +93,6 @@ def semantic_segmentation():
     )  # fmt: skip
 
 
-def object_detection():
-    """DETR with a ResNet-50 on clothes, eight a batch, pictures of 480 × 480 with a handful of boxes each."""
-    config = hf.DetrConfig(
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
-        backbone_config=hf.ResNetConfig(out_features=["stage4"]),
-        num_labels=46,
-    )
-
-    def make(rng):
-        count = int(rng.integers(2, 9))
-        boxes = np.concatenate([rng.uniform(0.3, 0.7, (count, 2)), rng.uniform(0.05, 0.5, (count, 2))], 1)
-        return {
-            "pixel_values": picture(rng, 3, 480, 480),
-            "labels": {"class_labels": torch.from_numpy(rng.integers(0, 46, count)), "boxes": torch.tensor(boxes, dtype=torch.float32)},
-        }  # fmt: skip
-
-    def collate(rows):
-        return {
-            "pixel_values": torch.stack([row["pixel_values"] for row in rows]),
-            "labels": [row["labels"] for row in rows],
-        }
-
-    trained(
-        hf.DetrForObjectDetection(config), make, 8, collator=collate, learning_rate=5e-5, weight_decay=1e-4, max_grad_norm=0.01,
-        fp16=True, eval_strategy="no", eval_do_concat_batches=False, save_strategy="no",
-    )  # fmt: skip
-
-
 def video_classification():
     """VideoMAE-base on sixteen frames, eight films a batch."""
 

@@ -192,6 +192,8 @@ def _answer(
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         )
+    if why := virtual_run.by_values(run):
+        return _refused(why)
     seen = SizedScript(
         Sizing(None, None, (), ""),
         seen=run,

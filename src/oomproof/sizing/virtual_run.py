@@ -10,7 +10,7 @@ from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, epoch_growth
+from oomproof.sizing import card_constants, epoch_growth, shuffled_steps
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
@@ -30,6 +30,7 @@ PARTS = (
 )
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
+_NO_CARD_HAS = 1 << 40  # bytes
 _NAMED = 4  # operations in a note
 
 
@@ -54,6 +55,18 @@ class Replay:
     parts: Mapping[str, int]
     phases: Mapping[str, int]
     more: Mapping[str, int] = field(default_factory=dict)
+
+
+def by_values(run: VirtualRun) -> str:
+    """A sentence where the log cannot be right: sizes that are values of the card, multiplied with one another."""
+    live = peak = 0
+    for number, size in run.events:
+        live += size if number > 0 else -size
+        peak = max(peak, live)
+    if peak <= _NO_CARD_HAS or not run.result.get("widened"):
+        return ""
+    what = ", ".join(run.result["widened"])
+    return f"how large its tensors are depends on values of the GPU ({what}), which are not known without one; run it there with: oomproof run"
 
 
 def read(folder: str) -> VirtualRun | None:
@@ -192,7 +205,11 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         UNSTEADY: max(0, most_reserved(run.events, expandable) - allocator.peak_reserved),
     }
     if many := run.result.get("many_shapes"):
-        more[EPOCH] = epoch_growth.beyond(reserved, many["seen"], many["batches"])
+        seen, batches = many["seen"], many["batches"]
+        ordered = shuffled_steps.most_reserved(
+            run.events, run.result.get("step_ends", []), seen, batches, expandable
+        )
+        more[EPOCH] = max(epoch_growth.beyond(reserved, seen, batches), ordered - allocator.peak_reserved)
     return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
 
 

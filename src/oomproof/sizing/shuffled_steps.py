@@ -1,0 +1,113 @@
+"""What a cache may come to where batches of many shapes come in another order than the one that was followed. Pure.
+
+Each step that was followed is a piece of the log, and can be replayed at any place of an epoch: as often as the epoch has steps, in orders
+drawn at random. Of molecules with 60 batches, an H200 reserved 16.7 GB in its own order, and our log 8.0 in another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from oomproof.records import dataclass, field
+from oomproof.sizing.caching_allocator import CachingAllocator
+
+Events = Sequence[tuple[int, int]]
+_ORDERS = 6
+_LONGEST = 2_500_000  # events of all orders together: two to four seconds of replay
+_FEWEST = 3  # steps behind the first, which makes the optimizer's state
+
+
+@dataclass(slots=True)
+class _Step:
+    """``taken``: what it gives back of earlier ones, number and bytes; ``handed``: what it makes and a later one gives back."""
+
+    events: Events
+    taken: dict[int, int] = field(default_factory=dict)
+    handed: dict[int, int] = field(default_factory=dict)
+
+
+def most_reserved(
+    events: Events, step_ends: Sequence[int], seen: int, batches: int | None, expandable: bool = False
+) -> int:
+    """Bytes: the most that any of these orders reserves; 0 where too few steps were followed. ``seen`` batches of an epoch's ``batches``
+    (None: a stream) were in those steps."""
+    ends = [end for end in step_ends if end]
+    if len(ends) <= _FEWEST:
+        return 0
+    steps = _steps(events, ends)
+    wanted = len(steps) if not batches or not seen else max(len(steps), len(ends) * batches // seen - 1)
+    usual = max(1, len(events[ends[0] : ends[-1]]) // len(steps))
+    orders = min(_ORDERS, max(1, _LONGEST // (usual * wanted)))
+    wanted = max(len(steps), min(wanted, _LONGEST // usual))
+    draw = random.Random(0)
+    return max(
+        _reserved(events, ends, steps, _order(len(steps), wanted, draw), expandable) for _ in range(orders)
+    )
+
+
+def _order(count: int, wanted: int, draw: random.Random) -> list[int]:
+    """Every step once, and as many more of them as the epoch has."""
+    order = [*range(count), *(draw.randrange(count) for _ in range(wanted - count))]
+    draw.shuffle(order)
+    return order
+
+
+def _steps(events: Events, ends: Sequence[int]) -> list[_Step]:
+    """The pieces between the ends; what lives on to the end of the last is no piece's own."""
+    born: dict[int, tuple[int, int]] = {}  # number → the piece that makes it, bytes
+    steps = [_Step(events[start:end]) for start, end in pairwise(ends)]
+    for number, size in events[: ends[0]]:
+        if number > 0:
+            born[number] = (-1, size)
+    for index, step in enumerate(steps):
+        for number, size in step.events:
+            if number > 0:
+                born[number] = (index, size)
+            elif number < 0 and -number in born:
+                maker, made = born[-number]
+                if maker != index:
+                    step.taken[-number] = made
+                    if maker >= 0:
+                        steps[maker].handed[-number] = made
+    return steps
+
+
+def _reserved(
+    events: Events, ends: Sequence[int], steps: Sequence[_Step], order: Sequence[int], expandable: bool
+) -> int:
+    allocator = CachingAllocator(expandable)
+    allocator.replay(events[: ends[0]])
+    apart = 1 + max(abs(number) for number, _ in events)
+    lost = {number for step in steps for number in step.taken}
+    living = {number for number, _ in events[: ends[0]] if number > 0 and number in lost}
+    passed: dict[int, list[int]] = defaultdict(list)  # bytes → numbers that an earlier step has handed on
+    for turn, index in enumerate(order, 1):
+        step, shift = steps[index], turn * apart
+        named: dict[int, int] = {}
+        rest = passed
+        passed = defaultdict(list)
+        for number, size in step.taken.items():
+            if number in living:
+                living.discard(number)
+                named[number] = number
+            elif rest[size]:
+                named[number] = rest[size].pop(0)
+            else:  # as a batch that was sent to the card during the step before
+                named[number] = number + shift
+                allocator.malloc(number + shift, size)
+        for number, size in step.events:
+            if number > 0:
+                allocator.malloc(number + shift, size)
+            elif number < 0:
+                allocator.free(named.get(-number, -number + shift))
+            else:
+                allocator.release_cached()
+        for numbers in rest.values():
+            for number in numbers:
+                allocator.free(number)
+        for number, size in step.handed.items():
+            passed[size].append(number + shift)
+    return allocator.peak_reserved
