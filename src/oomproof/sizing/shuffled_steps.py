@@ -22,11 +22,13 @@ _FEWEST = 3  # steps behind the first, which makes the optimizer's state
 
 @dataclass(slots=True)
 class _Step:
-    """``taken``: what it gives back of earlier ones, number and bytes; ``handed``: what it makes and a later one gives back."""
+    """``taken``: what it gives back of earlier ones, number and bytes; ``handed``: what it makes and a later one gives back; ``lasting``: what
+    it makes and none gives back, which a second time would be there already."""
 
     events: Events
     taken: dict[int, int] = field(default_factory=dict)
     handed: dict[int, int] = field(default_factory=dict)
+    lasting: set[int] = field(default_factory=set)
 
 
 def most_reserved(
@@ -56,7 +58,7 @@ def _order(count: int, wanted: int, draw: random.Random) -> list[int]:
 
 
 def _steps(events: Events, ends: Sequence[int]) -> list[_Step]:
-    """The pieces between the ends; what lives on to the end of the last is no piece's own."""
+    """The pieces between the ends."""
     born: dict[int, tuple[int, int]] = {}  # number → the piece that makes it, bytes
     steps = [_Step(events[start:end]) for start, end in pairwise(ends)]
     for number, size in events[: ends[0]]:
@@ -66,12 +68,20 @@ def _steps(events: Events, ends: Sequence[int]) -> list[_Step]:
         for number, size in step.events:
             if number > 0:
                 born[number] = (index, size)
+                step.lasting.add(number)
             elif number < 0 and -number in born:
-                maker, made = born[-number]
+                maker, made = born.pop(-number)
+                if maker >= 0:
+                    steps[maker].lasting.discard(-number)
                 if maker != index:
                     step.taken[-number] = made
                     if maker >= 0:
                         steps[maker].handed[-number] = made
+    passed = {size for step in steps for size in step.handed.values()}
+    last = steps[-1]
+    for number in [number for number in last.lasting if born[number][1] in passed]:
+        last.lasting.discard(number)  # its gradients, which the next step would give back
+        last.handed[number] = born[number][1]
     return steps
 
 
@@ -83,9 +93,12 @@ def _reserved(
     apart = 1 + max(abs(number) for number, _ in events)
     lost = {number for step in steps for number in step.taken}
     living = {number for number, _ in events[: ends[0]] if number > 0 and number in lost}
+    before: set[int] = set()  # the steps that were replayed already
     passed: dict[int, list[int]] = defaultdict(list)  # bytes → numbers that an earlier step has handed on
     for turn, index in enumerate(order, 1):
         step, shift = steps[index], turn * apart
+        known = step.lasting if index in before else ()
+        before.add(index)
         named: dict[int, int] = {}
         rest = passed
         passed = defaultdict(list)
@@ -100,7 +113,8 @@ def _reserved(
                 allocator.malloc(number + shift, size)
         for number, size in step.events:
             if number > 0:
-                allocator.malloc(number + shift, size)
+                if number not in known:
+                    allocator.malloc(number + shift, size)
             elif number < 0:
                 allocator.free(named.get(-number, -number + shift))
             else:

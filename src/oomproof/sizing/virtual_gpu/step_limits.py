@@ -3,4 +3,7 @@
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
 PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 ASIDE = "aside"  # the file that names processes which are none of the script's own
+CARD_TORCH = (
+    "OOMPROOF_SIZE_TORCH"  # of the environment: the version on the card, where it is known and another
+)
 WHOLE_EPOCH = "OOMPROOF_SIZE_EPOCH"  # of the environment: empty where three steps are enough though batches differ in shape

@@ -1,0 +1,67 @@
+"""Batches of many shapes in other orders than the one that was followed."""
+
+from __future__ import annotations
+
+from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.shuffled_steps import most_reserved
+
+MIB = 1 << 20
+Log = tuple[list[tuple[int, int]], list[int]]
+
+
+def _log(batches: list[int], parameters: int = 100 * MIB) -> Log:
+    """A training as torch's: gradients of one step go when the next begins, activations with their step, the optimizer's state comes with the first."""
+    events, ends = [(1, parameters)], []
+    number, gradient = 2, 0
+    for batch in batches:
+        if gradient:
+            events.append((-gradient, parameters))
+        kept = []
+        for part in (3, 5, 2):
+            events.append((number, part * batch))
+            kept.append(number)
+            number += 1
+        gradient = number
+        events.append((number, parameters))
+        events += [(-name, 0) for name in reversed(kept)]
+        if not ends:
+            events.append((number + 1, 2 * parameters))
+        number += 2
+        ends.append(len(events))
+    return events, ends
+
+
+def _reserved(events: list[tuple[int, int]]) -> int:
+    allocator = CachingAllocator()
+    allocator.replay(events)
+    return allocator.peak_reserved
+
+
+def test_batches_that_grow_take_more_than_the_largest_first() -> None:
+    sizes = [(40 + 7 * index) * MIB for index in range(12)]
+    events, ends = _log(sizes[::-1])
+    other = most_reserved(events, ends, 12, 12)
+    assert other > 1.05 * _reserved(events)
+    assert other <= 2 * _reserved(_log(sizes)[0]), "some orders of these, none of more"
+    assert other == most_reserved(events, ends, 12, 12), "the same again"
+
+
+def test_batches_that_are_all_alike_take_what_they_took() -> None:
+    events, ends = _log([60 * MIB] * 8)
+    assert most_reserved(events, ends, 8, 8) == _reserved(events), "gradients are handed from step to step"
+
+
+def test_an_epoch_goes_on_behind_the_batches_that_were_followed() -> None:
+    events, ends = _log([(40 + 7 * index) * MIB for index in range(6)][::-1])
+    assert most_reserved(events, ends, 6, 60) > 1.05 * _reserved(events)
+
+
+def test_what_is_made_for_good_is_made_once() -> None:
+    events = [(number, 20 * MIB) for number in range(1, 11)]
+    assert most_reserved(events, list(range(1, 11)), 10, 900) == 200 * MIB
+
+
+def test_too_few_steps_say_nothing() -> None:
+    events, ends = _log([40 * MIB, 60 * MIB])
+    assert most_reserved(events, ends, 2, 40) == 0
+    assert most_reserved([], [], 0, None) == 0
