@@ -34,6 +34,19 @@ assert torch.where(first)[0].shape == (7,)
 assert torch.where(torch.rand(30, device="cuda") > 0.5)[0].shape == (30,)
 print("seen all")
 """
+CHECKED = """
+import torch
+boxes = torch.rand(5, 4, device="cuda")
+if not (boxes[:, 2:] >= boxes[:, :2]).all():  # as transformers does with DETR's
+    raise ValueError("corners that are not corners")
+assert torch.isfinite(boxes).all() and (boxes < 2).all()
+assert not (torch.randint(0, 9, (5,), device="cuda") > 3).all(), "of a mask nobody knows"
+assert not (boxes > 2).any() and not (boxes == boxes.clone()).all()
+below = boxes < 2
+below[0] = False
+assert not below.all()
+print("seen all")
+"""
 BOXES = """
 import torch
 try:
@@ -66,6 +79,10 @@ def test_what_was_marked_is_all_that_is_found(tmp_path: Path) -> None:
     run, printed = on_virtual_gpu(MARKED, tmp_path)
     assert "seen all" in printed
     assert run.result["widened"] == {"nonzero": 2}, "those that were not known"
+
+
+def test_a_check_of_numbers_passes(tmp_path: Path) -> None:
+    assert "seen all" in on_virtual_gpu(CHECKED, tmp_path)[1]
 
 
 def test_boxes_that_overlap_are_all_kept(tmp_path: Path) -> None:
