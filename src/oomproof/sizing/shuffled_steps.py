@@ -17,7 +17,7 @@ from oomproof.sizing.caching_allocator import CachingAllocator
 Events = Sequence[tuple[int, int]]
 _ORDERS = 6
 _LONGEST = 2_500_000  # events of all orders together: two to four seconds of replay
-_FEWEST = 3  # steps behind the first, which makes the optimizer's state
+_FEWEST = 3  # steps: fewer show no order
 
 
 @dataclass(slots=True)
@@ -28,25 +28,30 @@ class _Step:
     events: Events
     taken: dict[int, int] = field(default_factory=dict)
     handed: dict[int, int] = field(default_factory=dict)
-    lasting: set[int] = field(default_factory=set)
+    lasting: dict[int, int] = field(default_factory=dict)
 
 
 def most_reserved(
-    events: Events, step_ends: Sequence[int], seen: int, batches: int | None, expandable: bool = False
+    events: Events,
+    step_ends: Sequence[int],
+    seen: int,
+    batches: int | None,
+    expandable: bool = False,
+    start: int = 0,
 ) -> int:
     """Bytes: the most that any of these orders reserves; 0 where too few steps were followed. ``seen`` batches of an epoch's ``batches``
-    (None: a stream) were in those steps."""
-    ends = [end for end in step_ends if end]
-    if len(ends) <= _FEWEST:
+    (None: a stream) were in those steps, and ``start`` events before the first."""
+    ends = [start, *(end for end in step_ends if end > start)]
+    if len(ends) <= 1 + _FEWEST:
         return 0
     steps = _steps(events, ends)
-    wanted = len(steps) if not batches or not seen else max(len(steps), len(ends) * batches // seen - 1)
-    usual = max(1, len(events[ends[0] : ends[-1]]) // len(steps))
+    wanted = len(steps) if not batches or not seen else max(len(steps), len(steps) * batches // seen)
+    usual = max(1, (ends[-1] - start) // len(steps))
     orders = min(_ORDERS, max(1, _LONGEST // (usual * wanted)))
     wanted = max(len(steps), min(wanted, _LONGEST // usual))
     draw = random.Random(0)
     return max(
-        _reserved(events, ends, steps, _order(len(steps), wanted, draw), expandable) for _ in range(orders)
+        _reserved(events[:start], steps, _order(len(steps), wanted, draw), expandable) for _ in range(orders)
     )
 
 
@@ -68,36 +73,34 @@ def _steps(events: Events, ends: Sequence[int]) -> list[_Step]:
         for number, size in step.events:
             if number > 0:
                 born[number] = (index, size)
-                step.lasting.add(number)
+                step.lasting[number] = size
             elif number < 0 and -number in born:
                 maker, made = born.pop(-number)
                 if maker >= 0:
-                    steps[maker].lasting.discard(-number)
+                    del steps[maker].lasting[-number]
                 if maker != index:
                     step.taken[-number] = made
                     if maker >= 0:
                         steps[maker].handed[-number] = made
     passed = {size for step in steps for size in step.handed.values()}
     last = steps[-1]
-    for number in [number for number in last.lasting if born[number][1] in passed]:
-        last.lasting.discard(number)  # its gradients, which the next step would give back
-        last.handed[number] = born[number][1]
+    for number in [number for number, size in last.lasting.items() if size in passed]:
+        last.handed[number] = last.lasting.pop(number)  # its gradients, which the next step would give back
     return steps
 
 
-def _reserved(
-    events: Events, ends: Sequence[int], steps: Sequence[_Step], order: Sequence[int], expandable: bool
-) -> int:
+def _reserved(loaded: Events, steps: Sequence[_Step], order: Sequence[int], expandable: bool) -> int:
     allocator = CachingAllocator(expandable)
-    allocator.replay(events[: ends[0]])
-    apart = 1 + max(abs(number) for number, _ in events)
+    allocator.replay(loaded)
+    apart = 1 + max((abs(number) for step in steps for number, _ in step.events), default=0)
+    apart = max(apart, 1 + max((number for number, _ in loaded), default=0))
     lost = {number for step in steps for number in step.taken}
-    living = {number for number, _ in events[: ends[0]] if number > 0 and number in lost}
+    living = {number for number, _ in loaded if number > 0 and number in lost}
     before: set[int] = set()  # the steps that were replayed already
     passed: dict[int, list[int]] = defaultdict(list)  # bytes → numbers that an earlier step has handed on
     for turn, index in enumerate(order, 1):
         step, shift = steps[index], turn * apart
-        known = step.lasting if index in before else ()
+        known: dict[int, int] = step.lasting if index in before else {}
         before.add(index)
         named: dict[int, int] = {}
         rest = passed
@@ -108,7 +111,7 @@ def _reserved(
                 named[number] = number
             elif rest[size]:
                 named[number] = rest[size].pop(0)
-            else:  # as a batch that was sent to the card during the step before
+            elif turn > 1:  # as a batch that was sent to the card during the step before
                 named[number] = number + shift
                 allocator.malloc(number + shift, size)
         for number, size in step.events:
@@ -119,6 +122,9 @@ def _reserved(
                 allocator.free(named.get(-number, -number + shift))
             else:
                 allocator.release_cached()
+        if turn == 1 and index:  # the optimizer's state comes with whichever is first
+            allocator.replay(list(steps[0].lasting.items()))
+            before.add(0)
         for numbers in rest.values():
             for number in numbers:
                 allocator.free(number)

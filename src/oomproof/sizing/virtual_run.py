@@ -207,10 +207,14 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     if many := run.result.get("many_shapes"):
         seen, batches = many["seen"], many["batches"]
         ordered = shuffled_steps.most_reserved(
-            run.events, run.result.get("step_ends", []), seen, batches, expandable
+            run.events, run.result.get("step_ends", []), seen, batches, expandable, _training_starts(marks)
         )
         more[EPOCH] = max(epoch_growth.beyond(reserved, seen, batches), ordered - allocator.peak_reserved)
     return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
+
+
+def _training_starts(marks: list[tuple[int, str]]) -> int:
+    return next((at for at, phase in marks if phase == "train"), 0)
 
 
 UNFAMILIAR = "operations whose own memory on a card is not known"
