@@ -31,28 +31,28 @@ class _Step:
     lasting: dict[int, int] = field(default_factory=dict)
 
 
-def most_reserved(
+def reserved_in_other_orders(
     events: Events,
     step_ends: Sequence[int],
     seen: int,
     batches: int | None,
     expandable: bool = False,
     start: int = 0,
-) -> int:
-    """Bytes: the most that any of these orders reserves; 0 where too few steps were followed. ``seen`` batches of an epoch's ``batches``
+) -> list[int]:
+    """Bytes for each of these orders; none where too few steps were followed. ``seen`` batches of an epoch's ``batches``
     (None: a stream) were in those steps, and ``start`` events before the first."""
     ends = [start, *(end for end in step_ends if end > start)]
     if len(ends) <= 1 + _FEWEST:
-        return 0
+        return []
     steps = _steps(events, ends)
     wanted = len(steps) if not batches or not seen else max(len(steps), len(steps) * batches // seen)
     usual = max(1, (ends[-1] - start) // len(steps))
     orders = min(_ORDERS, max(1, _LONGEST // (usual * wanted)))
     wanted = max(len(steps), min(wanted, _LONGEST // usual))
     draw = random.Random(0)
-    return max(
+    return [
         _reserved(events[:start], steps, _order(len(steps), wanted, draw), expandable) for _ in range(orders)
-    )
+    ]
 
 
 def _order(count: int, wanted: int, draw: random.Random) -> list[int]:

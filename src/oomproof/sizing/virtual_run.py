@@ -6,16 +6,19 @@ import json
 import os
 from array import array
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, epoch_growth, shuffled_steps
+from oomproof.sizing import card_constants, epoch_growth
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
+from oomproof.sizing.shuffled_steps import reserved_in_other_orders
 from oomproof.sizing.unsteady_cache import most_reserved
+from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
 
 # of a storage without a name: born in forward, backward, optimizer
 _BIRTHS = ("activations", "temporary", "temporary")
@@ -204,13 +207,18 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved),
         UNSTEADY: max(0, most_reserved(run.events, expandable) - allocator.peak_reserved),
     }
+    usual = allocator.peak_reserved
     if many := run.result.get("many_shapes"):
-        seen, batches = many["seen"], many["batches"]
-        ordered = shuffled_steps.most_reserved(
-            run.events, run.result.get("step_ends", []), seen, batches, expandable, _training_starts(marks)
-        )
-        more[EPOCH] = max(epoch_growth.beyond(reserved, seen, batches), ordered - allocator.peak_reserved)
-    return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
+        seen, batches, order = many["seen"], many["batches"], many.get("order")
+        most = usual + epoch_growth.beyond(reserved, seen, batches)
+        if order != FIXED:
+            ends, start = run.result.get("step_ends", []), _training_starts(marks)
+            others = reserved_in_other_orders(run.events, ends, seen, batches, expandable, start)
+            most = max([most, *others])
+            if order == DRAWN and others:  # the card draws another than we did
+                usual = max(peak, int(median([usual, *others])))
+        more[EPOCH] = max(0, most - usual)
+    return Replay(peak, usual + grown, parts, phases, more)
 
 
 def _training_starts(marks: list[tuple[int, str]]) -> int:
@@ -371,7 +379,12 @@ def _guessed_convolutions(result: Mapping[str, Any]) -> int:
 def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
     reached = run.result.get("phases", {})
     return tuple(
-        Phase(name, context + found.phases[name] if name in found.phases else None, None, name in reached)
+        Phase(
+            name,
+            context + min(found.phases[name], found.reserved) if name in found.phases else None,
+            None,
+            name in reached,
+        )
         for name in PHASES
         if name != "generate" or name in reached or run.result.get("generates")
     )
