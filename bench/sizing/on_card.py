@@ -1,11 +1,19 @@
 """All that a card is needed for to judge one set of jobs, in one bounded call that may be repeated until it says it is done.
 
-    python bench/sizing/on_card.py FOLDER --set fresh3 --kept KEPT --signatures FILE [--seconds 480]
+    python bench/sizing/on_card.py FOLDER [--set fresh4] [--seconds 480]
+
+This is all there is to do for a set that was written down and sized, but never ran on a card: its jobs are in jobs.py, what was predicted of
+them in bench/results/sizing-SET-predicted-h200.jsonl. The machine needs a card that nobody else uses, torch, torchvision, transformers,
+lightning, accelerate and pynvml; nothing is downloaded. About eight minutes for forty jobs: call it again with the same FOLDER while it says
+"out of time". Then docs/accuracy.md gets the table that it prints last, and bench/results the five files.
 
 FOLDER gets `took.jsonl` (each job measured), `card.json` (the committed card's file and the jobs' own operations), `caps.json` and
 `capped.jsonl` (each job again, its allocator held to our calibrated *high* less the context), `calibrated.jsonl` (predicted and taken),
 `traces.tar` (what the allocator was asked by the jobs that are off by more than 1.5 %, worst first, as long as there is time and room).
-KEPT is what predict.py --keep wrote without a GPU, a folder or a .tar.gz of it: nothing of what was measured goes into it.
+
+--kept: what predict.py --keep wrote without a GPU, a folder or an archive of it (bench/results/sizing-SET-logs.tar.xz): nothing of what was
+measured goes into it, so that the first look stays one whenever it is measured. --signatures: its operations, as `calibrated.py --collect`
+writes them (bench/sizing/signatures-SET.jsonl.gz). --card: the file that the set's own operations are added to.
 """
 
 from __future__ import annotations
@@ -20,7 +28,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CARD = HERE.parent / "results" / "sizing-fresh2-card-h200.json.gz"
+RESULTS = HERE.parent / "results"
+CARD = RESULTS / "sizing-fresh3-card-h200.json.gz"
 MISS = 0.015
 TRACES = 15 << 20  # bytes
 
@@ -28,9 +37,10 @@ TRACES = 15 << 20  # bytes
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", default="fresh3")
-    parser.add_argument("--kept", type=Path, required=True)
-    parser.add_argument("--signatures", type=Path, required=True)
+    parser.add_argument("--set", default="fresh4")
+    parser.add_argument("--kept", type=Path)
+    parser.add_argument("--signatures", type=Path)
+    parser.add_argument("--card", type=Path, default=CARD)
     parser.add_argument("--seconds", type=float, default=480.0)
     args = parser.parse_args()
     ends = time.monotonic() + args.seconds
@@ -38,7 +48,8 @@ def main() -> None:
     took, card, caps, capped = (
         args.folder / name for name in ("took.jsonl", "card.json", "caps.json", "capped.jsonl")
     )
-    kept = _unpacked(args.kept, args.folder)
+    kept = _unpacked(args.kept or RESULTS / f"sizing-{args.set}-logs.tar.xz", args.folder)
+    signatures = args.signatures or HERE / f"signatures-{args.set}.jsonl.gz"
 
     def step(script: str, *arguments: object, wants_time: bool = False) -> None:
         left = ends - time.monotonic()
@@ -54,9 +65,9 @@ def main() -> None:
 
     step("measure.py", took, "--only", args.set, wants_time=True)
     if not card.exists():
-        card.write_bytes(gzip.decompress(CARD.read_bytes()))
+        card.write_bytes(gzip.decompress(args.card.read_bytes()))
     if not (args.folder / "operations.done").exists():
-        step("calibrated.py", card, "--more", "--signatures", args.signatures, wants_time=True)
+        step("calibrated.py", card, "--more", "--signatures", signatures, wants_time=True)
         if ends - time.monotonic() > 20.0:  # else some were not reached
             (args.folder / "operations.done").touch()
     rows = args.folder / "calibrated.jsonl"

@@ -63,7 +63,9 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     file = command(name)[0]
     os.chdir(os.path.dirname(file) if not file.startswith(str(PROGRAMS)) else PROGRAMS)
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    watched = script_sizing._run([python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True)
+    watched = script_sizing._run(
+        [python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True, True
+    )
     seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = {"seconds": round(seconds, 1), "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
             "host": watched.peak // MIB}  # fmt: skip
@@ -71,6 +73,8 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     if run is None or not run.events or run.result.get("refused") or watched.status:
         lines = Path(folder, "output").read_text(errors="replace").splitlines()[-3:]
         return {"failed": (run and run.result.get("refused")) or " | ".join(lines), **used}
+    if why := virtual_run.by_values(run):
+        return {"failed": why, **used}
     replay, (gpu, _) = virtual_run.replay(run), virtual_run.gpu_estimate(run)
     sizes = {
         "allocated": replay.allocated,

@@ -68,7 +68,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _row(name: str, folder: Path, card: Any, took: dict[str, Any], capped: Any) -> dict[str, Any] | None:
     run = virtual_run.read(str(folder)) if folder.is_dir() else None
-    if run is None or not run.events or run.result.get("refused"):
+    if run is None or not run.events or run.result.get("refused") or virtual_run.by_values(run):
         return None
     plain = virtual_run.gpu_estimate(run)[0]
     found = virtual_run.gpu_estimate(
@@ -86,7 +86,7 @@ def _row(name: str, folder: Path, card: Any, took: dict[str, Any], capped: Any) 
 
 
 def _print(rows: list[dict[str, Any]], capped: bool) -> None:
-    for part in ("reporting", "tuning", "fresh", "fresh2", "fresh3"):
+    for part in ("reporting", "tuning", "fresh", "fresh2", "fresh3", "fresh4"):
         chosen = [row for row in rows if row["half"] == part]
         if not chosen:
             continue

@@ -1,6 +1,8 @@
 """Sizes timm models without a GPU and compares with peaks measured on an A100 (the public set of GPUMemNet).
 
     python bench/sizing/timm_peaks.py tuning 60 > rows.jsonl
+    python bench/sizing/timm_peaks.py reporting 60 80 > rows.jsonl       sixty behind the first eighty
+    python bench/sizing/timm_peaks.py reporting 60 80 --list             their names, batches and measured peaks alone
 
 Needs timm beside torch. Each model is trained for three steps of SGD with momentum in float32 on the virtual GPU, in a process
 of its own. A row has the measured peak, ours, the live peak and the raw peak of fake tensors on the CPU (no allocator, no
@@ -86,6 +88,7 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
         told[name] = {
             "median": round(statistics.median(errors), 4),
             "p90": round(errors[int(len(errors) * 0.9)], 4),
+            "p95": round(errors[int(len(errors) * 0.95)], 4),
         }
     told["above high"] = sum(row["measured"] > row["high"] for row in rows)  # type: ignore[operator]
     told["below low"] = sum(row["measured"] < row["low"] for row in rows)  # type: ignore[operator]
@@ -93,7 +96,12 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
 
 
 def main() -> None:
-    half, count = sys.argv[1], int(sys.argv[2])
+    given = [argument for argument in sys.argv[1:] if argument != "--list"]
+    half, count, first = given[0], int(given[1]), int(given[2]) if len(given) > 2 else 0
+    if "--list" in sys.argv:
+        for model, batch, measured in timm_split.sample(half, count, first):
+            print(f"{model} {batch} {measured}")
+        return
     import torch
 
     for name in ("nms", "qnms"):  # torchvision built for a card does not load its own here
@@ -112,7 +120,7 @@ def main() -> None:
     own["flow"].finish = lambda reason: None
     own["flow"].check = lambda: None
     rows = []
-    for model, batch, measured in timm_split.sample(half, count):
+    for model, batch, measured in timm_split.sample(half, count, first):
         row = {"model": model, "batch": batch, "measured": measured, **measure(folder, model, batch)}
         print(json.dumps(row), flush=True)
         if "failed" not in row:

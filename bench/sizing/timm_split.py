@@ -18,9 +18,9 @@ def half_of(model: str) -> str:
     return "tuning" if _hash(model) % 2 == 0 else "reporting"
 
 
-def sample(half: str, count: int) -> list[tuple[str, int, int]]:
+def sample(half: str, count: int, first: int = 0) -> list[tuple[str, int, int]]:
     """Model, batch, measured MiB: one batch of each model, models and batches in the order of their hashes. Rows that do not
-    rise with the batch come from jobs that had failed, and are left out."""
+    rise with the batch come from jobs that had failed, and are left out. ``first``: how many were judged before."""
     rows: dict[str, dict[int, int]] = {}
     with open(TABLE) as file:
         for row in csv.DictReader(file):
@@ -37,4 +37,4 @@ def sample(half: str, count: int) -> list[tuple[str, int, int]]:
             continue
         batch = batches[_hash(model + "batch") % len(batches)]
         chosen.append((model, batch, rows[model][batch]))
-    return chosen[:count]
+    return chosen[first : first + count]

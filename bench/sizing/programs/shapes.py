@@ -76,6 +76,13 @@ SHAPES = {
         embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072, num_labels=2
     ),
     "modernbert": lambda: hf.ModernBertConfig(num_labels=2),
+    "gpt2-xl": lambda: hf.GPT2Config(n_embd=1600, n_layer=48, n_head=25),
+    "xlnet-base": lambda: hf.XLNetConfig(d_model=768, n_layer=12, n_head=12, d_inner=3072, num_labels=2),
+    "xlnet-large": lambda: hf.XLNetConfig(num_labels=2),
+    "deepseek-r1-1.5b": lambda: hf.Qwen2Config(
+        hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+        num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=False,
+    ),
     "qwen2.5-0.5b": lambda: hf.Qwen2Config(
         hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
         num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True,
@@ -88,6 +95,6 @@ def make(name: str):
     if name.startswith(("t5", "bart")):
         config.decoder_start_token_id = 0
         return hf.AutoModelForSeq2SeqLM.from_config(config)
-    if name.startswith(("deberta", "bert", "roberta", "electra", "modernbert")):
+    if name.startswith(("deberta", "bert", "roberta", "electra", "modernbert", "xlnet")):
         return hf.AutoModelForSequenceClassification.from_config(config)
     return hf.AutoModelForCausalLM.from_config(config)

@@ -45,6 +45,7 @@ def run(
         allow_writes=args.allow_writes,
         tell=show_line,
         card_of=_card_of(args.card, calibrated, command[0]),
+        card_torch=str(calibrated.facts.get("torch") or "") if calibrated is not None else "",
     )
     sizing, status = sized.sizing, sized.status
     fits = fits_of(sizing, places)

@@ -37,7 +37,7 @@ from oomproof.sizing.host_figures import (
     workers_hold,
 )
 from oomproof.sizing.loader_memory import loader_memory
-from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS, WHOLE_EPOCH
+from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, PATIENCE, STEPS, WHOLE_EPOCH
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
@@ -73,15 +73,16 @@ def size_command(
     tell: Callable[[str], None],
     card_of: CardOf = lambda result: None,
     whole_epoch: bool = True,
+    card_torch: str = "",
 ) -> SizedScript:
     """``gpu_total``: 0 for a machine without a card, None where its size does not matter. ``card_of``: from what the virtual GPU
     wrote down to the calibrated card for it, if there is one. ``whole_epoch``: of batches of many shapes as many as there is time for are
-    followed, else three with the largest among them."""
+    followed, else three with the largest among them. ``card_torch``: the version on the card, where that is known before."""
     if shutil.which(argv[0]) is None:
         raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
     folder = tempfile.mkdtemp(prefix="oomproof-size-")
     try:
-        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch)
+        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch, card_torch)
         return _answer(argv, folder, watched, gpu_total, tell, card_of)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,10 +95,12 @@ def _run(
     gpu_total: int | None,
     allow_writes: bool,
     whole_epoch: bool,
+    card_torch: str = "",
 ) -> Watched:
     environment = {
         **_environment(folder, time_limit, gpu_total),
         WHOLE_EPOCH: "1" if whole_epoch else "",
+        CARD_TORCH: card_torch,
     }
     with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
         return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
@@ -203,6 +206,8 @@ def _answer(
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         )
+    if why := virtual_run.by_values(run):
+        return _refused(why)
     seen = SizedScript(
         Sizing(None, None, (), ""),
         seen=run,

@@ -6,6 +6,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
@@ -15,7 +16,9 @@ from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
+from oomproof.sizing.shuffled_steps import reserved_in_other_orders
 from oomproof.sizing.unsteady_cache import most_reserved
+from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
 
 # of a storage without a name: born in forward, backward, optimizer
 _BIRTHS = ("activations", "temporary", "temporary")
@@ -30,6 +33,7 @@ PARTS = (
 )
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
+_NO_CARD_HAS = 1 << 40  # bytes
 _NAMED = 4  # operations in a note
 
 
@@ -54,6 +58,18 @@ class Replay:
     parts: Mapping[str, int]
     phases: Mapping[str, int]
     more: Mapping[str, int] = field(default_factory=dict)
+
+
+def by_values(run: VirtualRun) -> str:
+    """A sentence where the log cannot be right: sizes that are values of the card, multiplied with one another."""
+    live = peak = 0
+    for number, size in run.events:
+        live += size if number > 0 else -size
+        peak = max(peak, live)
+    if peak <= _NO_CARD_HAS or not run.result.get("widened"):
+        return ""
+    what = ", ".join(run.result["widened"])
+    return f"how large its tensors are depends on values of the GPU ({what}), which are not known without one; run it there with: oomproof run"
 
 
 def read(folder: str) -> VirtualRun | None:
@@ -191,9 +207,22 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved),
         UNSTEADY: max(0, most_reserved(run.events, expandable) - allocator.peak_reserved),
     }
+    usual = allocator.peak_reserved
     if many := run.result.get("many_shapes"):
-        more[EPOCH] = epoch_growth.beyond(reserved, many["seen"], many["batches"])
-    return Replay(peak, allocator.peak_reserved + grown, parts, phases, more)
+        seen, batches, order = many["seen"], many["batches"], many.get("order")
+        most = usual + epoch_growth.beyond(reserved, seen, batches)
+        if order != FIXED:
+            ends, start = run.result.get("step_ends", []), _training_starts(marks)
+            others = reserved_in_other_orders(run.events, ends, seen, batches, expandable, start)
+            most = max([most, *others])
+            if order == DRAWN and others:  # the card draws another than we did
+                usual = max(peak, int(median([usual, *others])))
+        more[EPOCH] = max(0, most - usual)
+    return Replay(peak, usual + grown, parts, phases, more)
+
+
+def _training_starts(marks: list[tuple[int, str]]) -> int:
+    return next((at for at, phase in marks if phase == "train"), 0)
 
 
 UNFAMILIAR = "operations whose own memory on a card is not known"
@@ -350,7 +379,12 @@ def _guessed_convolutions(result: Mapping[str, Any]) -> int:
 def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
     reached = run.result.get("phases", {})
     return tuple(
-        Phase(name, context + found.phases[name] if name in found.phases else None, None, name in reached)
+        Phase(
+            name,
+            context + min(found.phases[name], found.reserved) if name in found.phases else None,
+            None,
+            name in reached,
+        )
         for name in PHASES
         if name != "generate" or name in reached or run.result.get("generates")
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import weakref
 from typing import Any
 
 import torch
 
 from .nested_tensors import tensors
+from .step_limits import CARD_TORCH
 
 _LOW = frozenset(
     [
@@ -65,6 +68,8 @@ _WIDEST = frozenset(
 _DTYPE_ARGUMENT = frozenset(
     ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "linalg_vector_norm", "linalg_matrix_norm"]
 )
+# what autocast has turned into float32 from that version on (autocast_mode.h of 2.11 and 2.13; pytorch/pytorch issue 188955)
+_SINCE = {"rms_norm": (2, 12)}
 _LOWER = (torch.float16, torch.bfloat16)
 
 
@@ -82,6 +87,12 @@ def treatment(name: str) -> str:
     )
 
 
+def on_card(name: str, here: bool, version: str) -> bool:
+    """Whether autocast has an operation on its lists with torch ``version`` there, as this torch has it ``here``; "": with this one."""
+    since, numbers = _SINCE.get(name.split(".")[0]), re.match(r"(\d+)\.(\d+)", version)
+    return here if since is None or numbers is None else (int(numbers[1]), int(numbers[2])) >= since
+
+
 class CudaAutocast:
     def __init__(self, mode: Any) -> None:
         self.mode = mode
@@ -92,11 +103,12 @@ class CudaAutocast:
 
     def install(self, library: Any) -> None:
         has = torch._C._dispatch_has_kernel_for_dispatch_key
+        version = os.environ.get(CARD_TORCH, "")
         for name in torch._C._dispatch_get_all_op_names():
             if not name.startswith("aten::"):
                 continue
             base = name[len("aten::") :]
-            if has(name, "AutocastCUDA"):
+            if on_card(base, has(name, "AutocastCUDA"), version):
                 library.impl(base, self._kernel(base), "AutocastCPU")
             elif has(name, "AutocastCPU"):
                 library.impl(base, torch.library.fallthrough_kernel, "AutocastCPU")

@@ -41,9 +41,12 @@ def _widen(mode: Any, what: str) -> None:
 
 
 def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    _widen(mode, "nonzero")
     tensor = args[0]
-    return mode.run(aten.empty.memory_format, [tensor.numel(), tensor.dim()], dtype=torch.int64, device="cpu")
+    count = mode.set_elements.most(tensor)
+    if count is None:
+        _widen(mode, "nonzero")
+        count = tensor.numel()
+    return mode.run(aten.empty.memory_format, [count, tensor.dim()], dtype=torch.int64, device="cpu")
 
 
 def _masked_select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -129,6 +132,12 @@ def _packed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.run(aten.empty.memory_format, shape, dtype=source.dtype, device="cpu"), torch.tensor(counts)
 
 
+def _suppressed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Boxes that overlap: as if none were left out. torchvision's detectors keep a fixed number of them after that."""
+    _widen(mode, "nms")
+    return mode.run(aten.empty.memory_format, [args[0].shape[0]], dtype=torch.int64, device="cpu")
+
+
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     mode.scalars += 1
     return False
@@ -152,6 +161,13 @@ REPLACED: dict[Any, Any] = {
 }
 if hasattr(aten, "_grouped_mm"):  # torch 2.8
     REPLACED[aten._grouped_mm.default] = _grouped_product
+
+# of libraries that may be imported later
+REPLACED_BY_NAME: dict[str, Any] = {"torchvision::nms": _suppressed}
+
+
+def replaced(func: Any) -> Any:
+    return REPLACED.get(func) or (None if func.namespace == "aten" else REPLACED_BY_NAME.get(func.name()))
 
 
 def attention(mode: Any) -> Any:

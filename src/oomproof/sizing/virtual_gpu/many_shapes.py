@@ -6,8 +6,10 @@ import os
 import time
 from typing import Any
 
+from torch.utils.data import RandomSampler, SequentialSampler
+
 from .largest_batches import shapes
-from .step_limits import STEPS, WHOLE_EPOCH
+from .step_limits import DRAWN, FIXED, SEEDED, STEPS, WHOLE_EPOCH
 
 _MOST = 400  # steps
 _SHARE = 0.5  # of the time limit; an evaluation may come behind
@@ -22,6 +24,7 @@ class ManyShapes:
         self.batches: int | None = None
         self.seen = 0
         self.followed = False
+        self.order = DRAWN
 
     def see(self, iterator: Any, batch: Any) -> None:
         self.shapes.setdefault(id(iterator._dataset), set()).add(str(shapes(batch)))
@@ -34,6 +37,7 @@ class ManyShapes:
         if larger or len(self.shapes.get(id(iterator._dataset), ())) > 1:
             self.followed = True
             self.flow.wanted = STEPS + _MOST
+            self.order = order_of(iterator._index_sampler)
             try:
                 self.batches = len(iterator._index_sampler)
             except (TypeError, AttributeError):  # a stream
@@ -52,4 +56,12 @@ class ManyShapes:
         return True
 
     def as_json(self) -> dict[str, Any]:
-        return {"batches": self.batches, "seen": self.seen} if self.followed else {}
+        return {"batches": self.batches, "seen": self.seen, "order": self.order} if self.followed else {}
+
+
+def order_of(batches: Any) -> str:
+    """``batches``: a sampler of batches, or of rows where they are not gathered."""
+    sampler = getattr(batches, "sampler", batches)
+    if isinstance(sampler, SequentialSampler):
+        return FIXED
+    return SEEDED if isinstance(sampler, RandomSampler) and sampler.generator is not None else DRAWN

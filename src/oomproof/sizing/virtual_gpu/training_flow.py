@@ -306,6 +306,25 @@ def one_text(module: Any, mode: Any) -> None:
     module.find_packed_sequence_indices = found
 
 
+def one_segment(module: Any) -> None:
+    """transformers.models.whisper.generation_whisper: an answer is cut at its time stamps, which are values of the GPU; here it has none."""
+    mixin = module.WhisperGenerationMixin
+    if not hasattr(mixin, "_retrieve_segment"):
+        return
+
+    def whole(seek_sequence: Any, seek_outputs: Any, time_offset: Any, seek_num_frames: Any, prev_idx: Any, idx: Any,
+              decoder_input_ids: Any, **given: Any) -> Any:  # fmt: skip
+        start, first = time_offset[prev_idx], decoder_input_ids.shape[-1]
+        segment = {"start": start, "end": start, "tokens": seek_sequence, "idxs": (first, first + len(seek_sequence)),
+                   "result": seek_outputs[idx]}  # fmt: skip
+        if given.get("return_token_timestamps"):
+            stamps = seek_outputs[idx]["token_timestamps"]
+            segment["token_timestamps"] = stamps[first : first + len(seek_sequence)] + start
+        return [segment], seek_num_frames[prev_idx]
+
+    mixin._retrieve_segment = staticmethod(whole)
+
+
 def end_generation(module: Any, flow: Flow) -> None:
     """transformers.generation.utils: whether all sequences are done is a value of the GPU. Here a few tokens are made, and noted
     how many are left up to the greatest length."""

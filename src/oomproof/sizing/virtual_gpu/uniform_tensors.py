@@ -3,6 +3,7 @@ ones is asked whether all of it is true, positions whether they belong to one te
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -39,6 +40,9 @@ _COMPARED = {
     aten.eq: operator.eq, aten.ne: operator.ne, aten.gt: operator.gt,
     aten.ge: operator.ge, aten.lt: operator.lt, aten.le: operator.le,
 }  # fmt: skip
+# of numbers that nobody has: a script that asks whether all of them are so checks its input, and they are
+_CHECKED = _packets("ge", "gt", "le", "lt")
+_BOTH = _packets("mul", "logical_and", "bitwise_and")
 _MOVED = _packets("add", "sub", "_to_copy", "clone")  # by one number, or not at all: positions stay positions
 # in place of a value: along the last dimension each element is one more than the one before
 COUNTING = object()
@@ -51,6 +55,7 @@ class UniformTensors:
     def __init__(self, log: Any) -> None:
         self._log = log
         self._values: dict[int, Any] = {}
+        self._checked: dict[int, None] = {}  # comparisons of floating-point numbers
         self._few: dict[int, Any] = {}  # what came from the host, in a row
 
     def value(self, tensor: Any) -> Any:
@@ -76,7 +81,7 @@ class UniformTensors:
     def see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Called when an operation is done and its result has a number."""
         packet = func.overloadpacket
-        if (self._values or self._few) and func._schema.is_mutable:
+        if (self._values or self._few or self._checked) and func._schema.is_mutable:
             for tensor in tensors((args, kwargs)):
                 self._keep(tensor, None)
         if not isinstance(out, torch.Tensor):
@@ -91,6 +96,10 @@ class UniformTensors:
             at = _FILLED[packet]
             filled = args[at] if len(args) > at else kwargs.get("fill_value", kwargs.get("value"))
             self._keep(out, filled if isinstance(filled, (bool, int, float)) else None)
+        elif self._is_check(packet, args):
+            self._check(out)
+        elif packet is aten.all and self._was_checked(args[0]):
+            self._keep(out, True)
         elif self._values and packet in _MOVED and self._known(args[0]) is COUNTING:
             plain = all(isinstance(value, int) for value in args[1:]) and "alpha" not in kwargs
             self._keep(out, COUNTING if plain and out.shape == args[0].shape else None)
@@ -114,6 +123,28 @@ class UniformTensors:
         second = self.value(args[1]) if isinstance(args[1], torch.Tensor) else None
         return bool(first) and bool(second) if second is not None else None
 
+    def _is_check(self, packet: Any, args: Any) -> bool:
+        """``torch.isfinite`` comes as x == x and |x| != inf, multiplied."""
+        if packet in _BOTH:
+            return bool(self._checked) and all(
+                isinstance(value, torch.Tensor) and self._was_checked(value) for value in args[:2]
+            )
+        if packet not in _COMPARED or not args[0].is_floating_point() or self.value(args[0]) is not None:
+            return False
+        if packet is aten.eq:
+            return args[0] is args[1]
+        return packet in _CHECKED or (isinstance(args[1], float) and args[1] == math.inf)
+
+    def _check(self, tensor: Any) -> None:
+        number = self._log.number(tensor.untyped_storage())
+        if number is not None:
+            self._checked[number] = None
+            if len(self._checked) > REMEMBERED:
+                del self._checked[next(iter(self._checked))]
+
+    def _was_checked(self, tensor: Any) -> bool:
+        return self._log.number(tensor.untyped_storage()) in self._checked
+
     def arrived(self, tensor: Any, moved: Any) -> None:
         """From the host, where its elements can be read."""
         if tensor.is_floating_point() or tensor.is_complex() or not 0 < tensor.numel() <= LOOKED_AT:
@@ -134,6 +165,7 @@ class UniformTensors:
         if number is None:
             return
         self._few.pop(number, None)
+        self._checked.pop(number, None)
         whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
         if value is None or not whole:
             self._values.pop(number, None)

@@ -15,6 +15,7 @@ from . import cuda_kernels
 from .batch_facts import WATCHED, BatchFacts
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
+from .set_elements import SetElements
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
 from .unfamiliar_operations import is_familiar, possible
 from .uniform_tensors import UniformTensors
@@ -45,6 +46,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         super().__init__(allow_non_fake_inputs=True)
         self.log = log
         self.uniform = UniformTensors(log)
+        self.set_elements = SetElements(log, self.uniform)
         self.depth = _Depth()
         self.creating: str | None = None
         self.scalars = 0
@@ -73,12 +75,13 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         depth.inside += 1
         try:
             with torch._C.DisableTorchFunction():
-                handler = cuda_kernels.REPLACED.get(func)
+                handler = cuda_kernels.replaced(func)
                 if handler is not None:
                     out = handler(self, func, args, kwargs)
                 else:
                     out = super().__torch_dispatch__(func, types, args, kwargs)
                 self._see_all(func, args, kwargs, out)
+                self.set_elements.see(func, args, kwargs, out)
                 self.uniform.see(func, args, kwargs, out)
                 if func in WATCHED:
                     self.batch_facts.see(func, args, out)

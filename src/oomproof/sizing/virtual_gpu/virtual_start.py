@@ -31,6 +31,7 @@ def begin(folder: str) -> None:
             module, _flow_module().tell
         ),
         "transformers.masking_utils": lambda module: _flow_module().one_text(module, _own["mode"]),
+        "transformers.models.whisper.generation_whisper": lambda module: _flow_module().one_segment(module),
         "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
         # asked whether a mask is needed: a fake tensor's values would count as unknown
         "transformers.utils.import_utils": lambda module: setattr(
