@@ -4,3 +4,5 @@ STEPS = 3  # the first makes the optimizer's state, the second has both, the thi
 PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 ASIDE = "aside"  # the file that names processes which are none of the script's own
 WHOLE_EPOCH = "OOMPROOF_SIZE_EPOCH"  # of the environment: empty where three steps are enough though batches differ in shape
+COMPILED = "compiled"  # the file that says that torch.compile was followed
+EAGER = "OOMPROOF_SIZE_EAGER"  # of the environment: set where following torch.compile has failed, and it is left out
