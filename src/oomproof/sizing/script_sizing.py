@@ -37,7 +37,7 @@ from oomproof.sizing.host_figures import (
     workers_hold,
 )
 from oomproof.sizing.loader_memory import loader_memory
-from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, PATIENCE, STEPS, WHOLE_EPOCH
+from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, COMPILED, EAGER, PATIENCE, STEPS, WHOLE_EPOCH
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
@@ -80,12 +80,21 @@ def size_command(
     followed, else three with the largest among them. ``card_torch``: the version on the card, where that is known before."""
     if shutil.which(argv[0]) is None:
         raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
-    folder = tempfile.mkdtemp(prefix="oomproof-size-")
-    try:
-        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch, card_torch)
-        return _answer(argv, folder, watched, gpu_total, tell, card_of)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    for compiled in (True, False):
+        folder = tempfile.mkdtemp(prefix="oomproof-size-")
+        try:
+            watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch, card_torch, compiled)
+            last = not compiled or not os.path.exists(os.path.join(folder, COMPILED))
+            answer = _answer(argv, folder, watched, gpu_total, tell if last else _tell_nobody, card_of)
+            if last or not answer.sizing.refused:
+                break
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return answer
+
+
+def _tell_nobody(text: str) -> None:
+    """What a run says that is repeated without torch.compile, since following that may be what failed."""
 
 
 def _run(
@@ -96,11 +105,13 @@ def _run(
     allow_writes: bool,
     whole_epoch: bool,
     card_torch: str = "",
+    compiled: bool = True,
 ) -> Watched:
     environment = {
         **_environment(folder, time_limit, gpu_total),
         WHOLE_EPOCH: "1" if whole_epoch else "",
         CARD_TORCH: card_torch,
+        EAGER: "" if compiled else "1",
     }
     with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
         return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
@@ -111,7 +122,7 @@ def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[
     return {
         **watched_child.environment_for(folder, _CODE, "virtual_start", time_limit),
         "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
-        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1",
+        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0",
     }  # fmt: skip
 
 

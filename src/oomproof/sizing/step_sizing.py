@@ -95,7 +95,13 @@ def _virtual_gpu(own: dict[str, Any], seconds: float) -> Iterator[None]:
     """As `virtual_start` installs it in a script's Python, without what is for a whole process."""
     import torch
 
-    from oomproof.sizing.virtual_gpu import fake_copies, loader_flow, training_flow, virtual_start
+    from oomproof.sizing.virtual_gpu import (
+        compiled_functions,
+        fake_copies,
+        loader_flow,
+        training_flow,
+        virtual_start,
+    )
     from oomproof.sizing.virtual_gpu.storage_log import StorageLog
     from oomproof.sizing.virtual_gpu.virtual_mode import VirtualMode
 
@@ -109,6 +115,7 @@ def _virtual_gpu(own: dict[str, Any], seconds: float) -> Iterator[None]:
     flow = training_flow.Flow(mode, finish, seconds)
     own.update(redirect=redirect, log=log, mode=mode, flow=flow, loaders=loader_flow.LoaderFlow(flow))
     with torch.library._scoped_library("aten", "IMPL") as library:
+        torch.compile = compiled_functions.left_out
         virtual_start.change_torch(redirect, library, _TOTAL)
         flow.install()
         with _taken_for_real(), redirect:
@@ -138,10 +145,9 @@ def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: An
 
     mode, flow = own["mode"], own["flow"]
     if hasattr(model, "_orig_mod"):
-        from oomproof.sizing.virtual_gpu.training_flow import tell
+        from oomproof.sizing.virtual_gpu.compiled_functions import left_out
 
-        tell("torch.compile was left out: it usually needs less than the figure here")
-        model = model._orig_mod
+        model = left_out(model._orig_mod)
     copies = FakeCopies(mode, model)
     copied = copies.of(model, "model")
     copied_optimizer = copies.optimizer(optimizer) if optimizer is not None else None

@@ -58,7 +58,6 @@ class _Capture:
 
 def install(log: StorageLog, total: int) -> None:
     """``total``: bytes of the card, 0: there is none to be seen."""
-    torch.compile = _identity
     one_rank.install(log)
     if total:
         _show_card(log, total)
@@ -92,7 +91,7 @@ def _answers(log: StorageLog, total: int) -> dict[str, Any]:
     card = types.SimpleNamespace(
         name="virtual GPU", total_memory=total, major=_CAPABILITY[0], minor=_CAPABILITY[1],
         multi_processor_count=132, warp_size=32, is_integrated=0, is_multi_gpu_board=0,
-        gcnArchName="", uuid="virtual", L2_cache_size=50 << 20, max_threads_per_multi_processor=2048,
+        gcnArchName="", uuid="virtual", L2_cache_size=60 << 20, max_threads_per_multi_processor=2048,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152,
     )  # fmt: skip
 
@@ -200,10 +199,3 @@ def _generator() -> None:
 
     torch.Generator = Generator
 
-
-def _identity(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """``torch.compile``: what it would fuse is not known, so the model runs as it is."""
-    from . import training_flow
-
-    training_flow.tell("torch.compile was left out: it usually needs less than the figure here")
-    return (lambda function: function) if model is None else model

@@ -80,7 +80,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.active:
+        if not self.active or self.mode.compiling:
             return func(*args, **kwargs)
         handler = self.handlers.get(func)
         if handler is not None:
@@ -232,11 +232,15 @@ def show_bodies() -> None:
     import torch.nn.init
 
     plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+    none = torch._C._disabled_torch_function_impl  # the compiler's tensors
 
     def own_way(tensors: Any) -> bool:
-        return any(isinstance(item, Tensor) and type(item) not in plain for item in tensors)
+        return any(
+            isinstance(item, Tensor) and type(item) not in plain and type(item).__torch_function__ is not none
+            for item in tensors
+        )
 
-    for module in (torch.functional, torch.nn.functional, torch.nn.init, torch._tensor):
+    for module in (torch.functional, torch.nn.functional, torch.nn.init, torch._tensor, torch.autograd):
         for name, test in (
             ("has_torch_function", own_way),
             ("has_torch_function_unary", lambda item: own_way((item,))),
@@ -252,13 +256,20 @@ def show_devices(redirect: Redirect) -> None:
     FakeTensor.__array__ = lambda tensor, dtype=None, **given: stand_in(tensor.shape, tensor.dtype).numpy()
     FakeTensor.tolist = lambda tensor: stand_in(tensor.shape, tensor.dtype).tolist()
     FakeTensor.__reduce_ex__ = lambda tensor, protocol: (stand_in, (tuple(tensor.shape), tensor.dtype))
-    FakeTensor.device = property(lambda tensor: tensor.fake_mode.seen_device(tensor))
+    FakeTensor.device = property(_seen_device)
     FakeTensor.__repr__ = lambda tensor, **given: (
         f"tensor(…, device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
     )
     FakeTensor.__format__ = lambda tensor, spec: (
         format(tensor.item(), spec) if tensor.dim() == 0 else repr(tensor)
     )
+
+
+def _seen_device(tensor: Any) -> torch.device:
+    mode = tensor.fake_mode
+    if isinstance(mode, VirtualMode):
+        return mode.seen_device(tensor)
+    return torch.device("meta") if mode.in_kernel_invocation else tensor.fake_device  # the compiler's
 
 
 __all__ = ["CARD", "Redirect", "follow_device_context", "is_cuda", "show_bodies", "show_devices"]

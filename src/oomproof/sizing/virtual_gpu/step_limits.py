@@ -10,3 +10,5 @@ CARD_TORCH = (
     "OOMPROOF_SIZE_TORCH"  # of the environment: the version on the card, where it is known and another
 )
 WHOLE_EPOCH = "OOMPROOF_SIZE_EPOCH"  # of the environment: empty where three steps are enough though batches differ in shape
+COMPILED = "compiled"  # the file that says that torch.compile was followed
+EAGER = "OOMPROOF_SIZE_EAGER"  # of the environment: set where following torch.compile has failed, and it is left out

@@ -85,6 +85,17 @@ class StorageLog:
         self.events[GPU].extend((number, size, -number, size))
         return number
 
+    def passing_within(self, outer: int, inner: Iterable[int]) -> None:
+        """Workspaces that come and go, one after the other, while another is held."""
+        number = self._allocated("workspaces")
+        self.live[GPU] += outer
+        self._note_peak(GPU)
+        self.events[GPU].extend((number, outer))
+        for size in inner:
+            self.passing(size)
+        self.live[GPU] -= outer
+        self.events[GPU].extend((-number, outer))
+
     def passing_all(self, sizes: Iterable[int], signature: int | None, first: bool = True) -> None:
         """One operation's, one after the other. With a signature there is at least one event, of no bytes if need be: there a
         calibrated card's figures are put in later. ``first``: of those of one operation that come between its results."""

@@ -299,6 +299,8 @@ def one_text(module: Any, mode: Any) -> None:
         return
 
     def found(position_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return packed(position_ids, *args, **kwargs)
         if mode.is_on_card(position_ids) and mode.uniform.counts(position_ids):
             return None
         return packed(position_ids, *args, **kwargs)

@@ -21,6 +21,7 @@ from .unfamiliar_operations import is_familiar, possible
 from .uniform_tensors import UniformTensors
 
 CARD = torch.device("cuda", 0)
+TRACING, LOWERING = "tracing", "lowering"  # see `compiler_view` and `planned_graphs`
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _DROPOUT = torch.ops.aten.native_dropout.default  # makes its second result, the mask, first
@@ -59,6 +60,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.signatures = Signatures()
         self.batch_facts = BatchFacts()
         self.whole: dict[Any, Any] = {}  # operations of several, as the card has them
+        self.compiling = ""  # while torch's compiler works, on tensors of its own that stand for those of the card
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -150,6 +152,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         return HOST
 
     def is_on_card(self, tensor: Any) -> bool:
+        if self.compiling:
+            return isinstance(tensor, torch.Tensor)
         if not isinstance(tensor, FakeTensor):
             return False
         with torch._C.DisableTorchFunction():
@@ -158,7 +162,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def seen_device(self, tensor: Any) -> torch.device:
         if self.in_kernel_invocation:
             return _META
-        if self.depth.inside:
+        if self.depth.inside or self.compiling:
             return tensor.fake_device
         return CARD if self.is_on_card(tensor) else _CPU
 

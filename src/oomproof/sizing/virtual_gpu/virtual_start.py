@@ -12,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from .step_limits import MAIN, PATIENCE, STEPS
+from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
@@ -199,7 +199,7 @@ def _overhead(flow: Any, own: dict[str, Any]) -> int:
 def _install(folder: str) -> None:
     import torch
 
-    from . import cuda_redirect, loader_flow, training_flow
+    from . import compiled_functions, cuda_redirect, loader_flow, training_flow
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -218,8 +218,10 @@ def _install(folder: str) -> None:
     loaders = loader_flow.LoaderFlow(flow)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
     total = os.environ.get(TOTAL)
+    compiled_functions.prepare()
     change_torch(redirect, library, int(total) if total else 80 << 30)
     torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
+    compiled_functions.install(mode, redirect, flow, lambda: _touch(folder, COMPILED))
     flow.install()
     loaders.install()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
