@@ -83,7 +83,9 @@ def size_command(
     for compiled in (True, False):
         folder = tempfile.mkdtemp(prefix="oomproof-size-")
         try:
-            watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch, card_torch, compiled)
+            watched = _run(
+                list(argv), folder, time_limit, gpu_total, allow_writes, whole_epoch, card_torch, compiled
+            )
             last = not compiled or not os.path.exists(os.path.join(folder, COMPILED))
             answer = _answer(argv, folder, watched, gpu_total, tell if last else _tell_nobody, card_of)
             if last or not answer.sizing.refused:

@@ -38,7 +38,11 @@ def planned(mode: VirtualMode, graph: Any, inputs: Any, settings: dict[str, Any]
         finally:
             mode.compiling = before
 
-    with config.patch(settings), autograd_config.patch(_known(autograd_config, _OF_AUTOGRAD)), _planned_for_card():
+    with (
+        config.patch(settings),
+        autograd_config.patch(_known(autograd_config, _OF_AUTOGRAD)),
+        _planned_for_card(),
+    ):
         made: Callable[..., Any] = compile_fx.compile_fx(graph, _seen(graph, inputs), inner_compile=inner)
         return made
 
