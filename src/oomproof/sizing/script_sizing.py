@@ -282,7 +282,7 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
     for told, loader in zip(result["loaders"], loaders, strict=True):
         if not told["settled"] and not told["own"]:  # a system that does not tell of itself
             workers = max(workers, loader.workers * watched.largest, loader_memory(loader).private)
-    process = max(0, watched.main - result["overhead"])
+    process = max(0, max(watched.main, result["own"]["since"]) - result["overhead"])
     buffers = {name: size for name, size in result["buffers"].items() if size}
     if sum(buffers.values()) > process:  # pages that were never touched, or of a file
         buffers = {}
@@ -292,7 +292,7 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
         WORKERS if seen else OTHERS: workers + copied,
         UNSEEN: sum(map(unseen, loaders)),
         QUEUE: sum(memory.queue for memory in held),
-        "shared memory": watched.shared - seen if watched.shared > seen + MIB else 0,
+        "shared memory": _shared_beside(result, watched.shared - seen),
         **(
             {"model on the host": result["peak"]["host"]} if on_card else _on_cpu(virtual_run.host_parts(run))
         ),
@@ -300,9 +300,20 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
         SAVED: result["saved"],
     }
     # what it held before it trained, where that is more than all the rest
-    parts[PROCESS] += max(0, watched.earlier - result["overhead"] - sum(parts.values()))
+    earlier = max(watched.earlier, result["own"]["before"])
+    parts[PROCESS] += max(0, earlier - result["overhead"] - sum(parts.values()))
     count = sum(loader.workers for loader in loaders)
     return HostFigures(parts, loaders, (workers + copied) // count if count else 0, on_card)
+
+
+def _shared_beside(result: Mapping[str, Any], more: int) -> int:
+    """The script's own shared memory, ``more`` being the most that was seen beyond its loaders' queues: a batch of each may be there besides
+    while we do something between two of them."""
+    beside = result.get("shared_beside")
+    between = sum(loader["batch"] for loader in result["loaders"] if loader["workers"])
+    if beside is not None and more <= beside + between + MIB:
+        more = int(beside)
+    return more if more > MIB else 0
 
 
 def _on_cpu(parts: dict[str, int]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.sizing import watched_child
 from oomproof.sizing.host_figures import (
     PROCESS,
     QUEUE,
@@ -19,7 +20,7 @@ from oomproof.sizing.host_figures import (
     workers_hold,
 )
 from oomproof.sizing.loader_memory import Loader
-from oomproof.sizing.script_sizing import SizedScript, size_command
+from oomproof.sizing.script_sizing import SizedScript, _shared_beside, size_command
 from oomproof.sizing.virtual_gpu import worker_peaks
 from oomproof.units import MIB
 
@@ -67,13 +68,18 @@ def sized(folder: Path, starved: str = "pass", seconds: float = 60) -> SizedScri
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's high-water mark of a process")
-def test_workers_that_never_hold_their_batches_at_once_count_in_full(tmp_path: Path) -> None:
-    """One processor for all of them, in effect: only one makes a batch at a time, and looks from outside see one at most."""
+@pytest.mark.parametrize("look", [watched_child.LOOK, 120], ids=["looked at", "never looked at"])
+def test_workers_that_never_hold_their_batches_at_once_count_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: float
+) -> None:
+    """One processor for all of them, in effect: only one makes a batch at a time, and looks from outside see one at most, or nothing."""
+    monkeypatch.setattr(watched_child, "LOOK", look)
     found = sized(tmp_path)
     assert found.host is not None, found.sizing.refused
     parts = found.host.parts
     assert 2 * 2 * SAMPLE <= parts[WORKERS] <= 2 * (2 * SAMPLE + 60 * MIB)
     assert parts[UNSEEN] == 0
+    assert parts[PROCESS] >= 100 * MIB, "Python with torch"
     assert found.host.with_workers(6).parts[WORKERS] >= 6 * 2 * SAMPLE
 
 
@@ -120,6 +126,15 @@ def test_what_was_not_seen_counts_above_and_not_below() -> None:
     assert figures.estimate().expected == seen.estimate().expected + 100 * MIB
     more = figures.with_workers(8).estimate().expected - seen.with_workers(8).estimate().expected
     assert more == 8 * 50 * MIB
+
+
+def test_a_batch_that_was_there_besides_for_a_moment_is_not_the_scripts() -> None:
+    """Whether a look met it hangs on how busy the machine is."""
+    result = {"loaders": [{"workers": 2, "batch": 50 * MIB}], "shared_beside": 20 * MIB}
+    assert _shared_beside(result, 20 * MIB) == _shared_beside(result, 70 * MIB) == 20 * MIB
+    assert _shared_beside(result, 300 * MIB) == 300 * MIB, "of its own, made later"
+    assert _shared_beside({**result, "shared_beside": None}, 70 * MIB) == 70 * MIB
+    assert _shared_beside({**result, "shared_beside": 0}, 50 * MIB) == 0
 
 
 # --- a worker's own account ---------------------------------------------------------------------------------------

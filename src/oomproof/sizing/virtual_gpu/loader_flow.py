@@ -41,6 +41,9 @@ class LoaderFlow:
         self.patience = flow.limit  # seconds, for all of them
         self.many = ManyShapes(flow)
         self.larger: dict[int, Any] = {}  # dataset → the largest batch, where samples differ in size
+        self.shared_before = _shared_memory()
+        # bytes of the script's own in /dev/shm beside full queues; None until one was full
+        self.shared_beside: int | None = None
         # whose workers have made no batch yet
         self.unfed: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -198,12 +201,28 @@ class LoaderFlow:
                 if time.monotonic() > deadline or not all(worker.is_alive() for worker in iterator._workers):
                     return False
                 time.sleep(0.02)
+            self._see_shared()
             _wait_for_a_look()
         except (AttributeError, NotImplementedError):
             return False
         finally:
             self.patience = max(0.0, self.patience - (time.monotonic() - started))
         return True
+
+    def _see_shared(self) -> None:
+        """Now, while as many batches wait as ever will. Later there is one more for a moment, where what we do between two batches takes long."""
+        queued = queued_bytes([other.__dict__["_virtual_loader"] for other in self.alive])
+        beside = _shared_memory() - self.shared_before - round(queued)
+        self.shared_beside = max(0, beside, self.shared_beside or 0)
+
+
+def _shared_memory() -> int:
+    """Bytes in use of /dev/shm."""
+    try:
+        facts = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return 0
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
 def with_own(loaders: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .counted_checkpoints import CountedCheckpoints
 from .nested_tensors import fakes
+from .own_memory import OwnMemory
 from .step_limits import PATIENCE, STEPS
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
 from .virtual_mode import VirtualMode
@@ -53,6 +54,7 @@ class Flow:
         self.left_out = 0  # tokens of the generation that has just ended
         self.generations: list[dict[str, Any]] = []
         self.saves = CountedCheckpoints(tell)
+        self.memory = OwnMemory()
         self.generates = False  # whether a model could
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
@@ -236,6 +238,7 @@ class Flow:
 
     def check(self) -> None:
         """Called between two pieces of work."""
+        self.memory.note()
         elapsed = time.monotonic() - self.started
         if elapsed > (self.limit if self.steps >= STEPS else PATIENCE * self.limit):
             self.finish("time limit")

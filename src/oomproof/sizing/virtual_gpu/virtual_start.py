@@ -12,6 +12,7 @@ import time
 import warnings
 from typing import Any
 
+from .own_memory import resident
 from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
@@ -177,18 +178,18 @@ def _check_no_values(metric: Any) -> None:
 
 
 def install(folder: str) -> None:
-    before = _resident()
+    before = resident()
     try:
         importlib.import_module("torch._dynamo")
-        _own["compiler"] = max(0, _resident() - before)
-        before = _resident()
+        _own["compiler"] = max(0, resident() - before)
+        before = resident()
         _install(folder)
     except Exception as error:  # a torch with other insides
         _write(
             folder, {"refused": f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"}
         )
         raise
-    _own["overhead"] = max(0, _resident() - before)
+    _own["overhead"] = max(0, resident() - before)
 
 
 def _overhead(flow: Any, own: dict[str, Any]) -> int:
@@ -212,6 +213,7 @@ def _install(folder: str) -> None:
 
     def began() -> None:
         tell_main(folder)  # a launcher imports torch as well
+        flow.memory.begin()
         _touch(folder, "training")
 
     flow.began = began
@@ -318,7 +320,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "own": flow.memory.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "shared_beside": loaders.shared_beside, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 
@@ -338,12 +340,3 @@ def _write(folder: str, result: dict[str, Any]) -> None:
         with open(path + ".tmp", "w") as text:
             json.dump(result, text)
         os.replace(path + ".tmp", path + ".json")
-
-
-def _resident() -> int:
-    """Anonymous memory of this process, in bytes."""
-    try:
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:"))
-    except (OSError, StopIteration):
-        return 0
