@@ -100,7 +100,7 @@ def plan_of_attempts(
         if name in found.places and found.places[name].scalar.value == before.get(name)
     ]
     command = _command(found, found.plan.with_values(**values), flags)
-    nothing = "" if changes or command else "nothing of it stands in a file"
+    nothing = "" if changes or command else "no file sets it"
     return FixPlan(tuple(changes), command, nothing=nothing)
 
 

@@ -324,7 +324,7 @@ def test_a_full_disk_loses_no_reservation(small_disk: Path, tmp_path: Path, when
     put(ledger, *(entry(f"more{n}", twin="x" * 8000) for n in range(20)))
     other = Ledger(small_disk, spare=tmp_path / "spare.sqlite")
     assert len(other.entries()) == 21
-    assert any("takes nothing now" in note or "cannot be used" in note for note in ledger.notes)
+    assert any("cannot be written now" in note or "cannot be used" in note for note in ledger.notes)
     ledger.remember(Peak("one", "k", 1.0, GIB, None, 3.0, True))  # lost, and said so
     (small_disk / "filler").unlink()
     put(other, entry("last"))
