@@ -333,7 +333,7 @@ def test_a_metric_that_never_appears(lab: Lab) -> None:
     )
     assert done.returncode == 1
     assert "trial 1 is done, but reported no val_acc; it printed loss" in done.stderr
-    assert done.stderr.count("told no val_acc") == 1, "said once"
+    assert done.stderr.count("reported no val_acc") == 1, "said once"
     assert "given up: 3 trials are done and none reported val_acc" in done.stderr
 
 
