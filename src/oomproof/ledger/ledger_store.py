@@ -380,7 +380,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def _entered_again(count: int) -> str:
-    return f"the {count} runs of now were entered again"
+    return f"the {count} runs that are active now were entered again"
 
 
 def _finish(file: LedgerFile | None, how: str) -> str | None:

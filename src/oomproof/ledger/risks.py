@@ -187,7 +187,7 @@ def _gpu(facts: Facts, budget: Budget) -> Iterator[Risk]:
     if facts.gpus.problem:
         yield Risk(
             "gpu-silent",
-            "the GPU driver is there but does not tell",
+            "the GPU driver is there but gives no figures",
             facts.gpus.problem,
             "Look at it:",
             "nvidia-smi",
