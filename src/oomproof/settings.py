@@ -13,7 +13,7 @@ from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf.light_typing import Any
 
 SYSTEM = Path("/etc/oomproof/config.toml")
-_WHOSE = "settings are read from files of yours or root's that nobody else may write"
+_WHOSE = "settings are read from files of yours or root's that no other user may write"
 
 
 _LONGEST = 1 << 20  # bytes; a pyproject.toml has some thousand
@@ -58,7 +58,7 @@ def _load(path: Path, passed_over: PassedOver, table: tuple[str, ...] = ()) -> d
 
 
 def _unreadable(path: Path, error: Exception) -> OomproofError:
-    return OomproofError(f"cannot read {path}: {error}", "mend that file, or move it away", USAGE)
+    return OomproofError(f"cannot read {path}: {error}", "correct that file, or move it away", USAGE)
 
 
 def _trusted_text(path: Path, table: tuple[str, ...], passed_over: PassedOver) -> str | None:

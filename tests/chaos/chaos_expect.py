@@ -150,7 +150,7 @@ def _of_job(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     _, _, traceback = job.said.partition("Traceback (most recent call last)")
     if "/oomproof/" in traceback:  # Python itself may fail to start, before a line of ours
         yield "traceback", _raised(job.said)
-    told = "this run is not reserved" in job.said  # no disk took it at the start, and the user knows
+    told = "nothing is reserved for this run" in job.said  # no disk took it at the start, and the user knows
     if job.reserved is False and job.truth != NEVER and not told and not job.faults & HISTORY_GONE:
         yield "reservation-lost", f"it ran, and its {job.planned.need} MiB were reserved no more"
     if job.heard_after is False and plan.DATAGRAMS in job.faults and not job.faults & (NO_GUARD | DISK):

@@ -51,7 +51,7 @@ def test_a_good_end_breaks_nothing() -> None:
         (job(asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}), {"innocent-killed"}),
         (job("growing", truth=expect.KILLED, oom_killed=True, **ended("oom-kill-memcg", status=137)), {"shortage-not-acted"}),
         (job(reserved=False), {"reservation-lost"}),
-        (job(reserved=False, said="Read-only file system: this run is not reserved, another may be let in"), set()),
+        (job(reserved=False, said="Read-only file system: nothing is reserved for this run, another may start"), set()),
         (job("agent", (plan.DATAGRAMS,), heard_after=False), {"agent-deaf"}),
         # what is said
         (job(status=143), {"status-wrong"}),

@@ -95,7 +95,7 @@ def test_when_nothing_is_left_the_last_status_counts(lab: Lab) -> None:
 @pytest.mark.parametrize("fails", ["nan", "assert", "import"])
 def test_what_is_not_memory_is_not_tried_again(lab: Lab, fails: str) -> None:
     done = lab.run("run", "--name", "once", "--retry", "3", *job(lab, *FULL, "--fails", fails))
-    assert done.returncode == 1 and "not tried again: it did not die of memory" in done.stderr
+    assert done.returncode == 1 and "not tried again: it did not run out of memory" in done.stderr
     assert len(attempts(lab, "once")) == 1
 
 

@@ -332,9 +332,9 @@ def test_a_metric_that_never_appears(lab: Lab) -> None:
         "sweep", *words, "--", *lab.job("sweep_trial.py", "--batch", "1", "--seconds", "0", "--lr", "{lr}")
     )
     assert done.returncode == 1
-    assert "trial 1 is done, but told no val_acc; it printed loss" in done.stderr
-    assert done.stderr.count("told no val_acc") == 1, "said once"
-    assert "given up: 3 trials are done and none told val_acc" in done.stderr
+    assert "trial 1 is done, but reported no val_acc; it printed loss" in done.stderr
+    assert done.stderr.count("reported no val_acc") == 1, "said once"
+    assert "given up: 3 trials are done and none reported val_acc" in done.stderr
 
 
 @pytest.mark.usefixtures("kernel_limit")

@@ -149,7 +149,7 @@ class Alerts:
             try:
                 self._spawn()
             except OSError as error:
-                self._say(f"alerts reach nobody any more ({error.strerror})")
+                self._say(f"alerts can no longer be delivered ({error.strerror})")
                 return
 
     def _listen(self) -> None:

@@ -30,7 +30,7 @@ from oomproof.units import format_size
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "oomproof config [--all] [--json] [flags of run]"
-    parser.add_argument("--all", action="store_true", help="also settings that nobody has set")
+    parser.add_argument("--all", action="store_true", help="also settings that are at their default")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     add_flags(parser)
 

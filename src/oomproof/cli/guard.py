@@ -235,7 +235,7 @@ def _install(arguments: argparse.Namespace) -> int:
     if any(getattr(arguments, name, None) for name in PERSONAL):
         raise OomproofError(
             "a service has its receivers of alerts from your settings file: an address may be secret, a unit is not",
-            "write them there: oomproof config tells where it is; see docs/alerts.md",
+            "write them there: oomproof config shows where it is; see docs/alerts.md",
             USAGE,
         )
     flags = []

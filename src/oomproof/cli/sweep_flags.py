@@ -44,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what is varied: 16,32,64 or 2..8 or 1e-5..1e-3:log; {NAME} in the command is replaced (\\, is a comma)",
     )
     new.add_argument(
-        "--metric", metavar="NAME", help="what a trial tells and the search improves, such as loss"
+        "--metric", metavar="NAME", help="what a trial reports and the search improves, such as loss"
     )
     new.add_argument(
         "--goal", choices=("minimize", "maximize"), metavar="GOAL", help="minimize (default) or maximize"

@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run that failed")
     add("--json", action="store_true", help="schema 1, for machines")
-    add("--again", action="store_true", help="judge a run anew, with all that can be read now")
+    add("--again", action="store_true", help="judge a run again, with all that can be read now")
     add("--short", action="store_true", help="only the three lines")
     add("--md", metavar="FILE", help="also write the report as Markdown, ready to commit; -: standard output")
     add("--html", metavar="FILE", help="also write the crash page: one offline file; -: standard output")

@@ -110,6 +110,6 @@ def refuse_full_disk(folder: str, needed: int) -> None:
     free = disk.f_bavail * disk.f_frsize
     if needed > free:
         raise OomproofError(
-            f"{folder or '.'}: {format_size(needed)} are to be written, {format_size(free)} are free",
+            f"{folder or '.'}: {format_size(needed)} must be written, {format_size(free)} are free",
             "free some space, or name a folder on another disk",
         )

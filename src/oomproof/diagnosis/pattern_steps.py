@@ -41,7 +41,7 @@ def step_patterns(
         untested.append(
             (
                 "accumulation, eval and save intervals",
-                "none stands in the settings; name them, as in --interval eval=50",
+                "none is in the settings; name them, as in --interval eval=50",
             )
         )
     common = math.gcd(*steps)

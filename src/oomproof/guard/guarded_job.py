@@ -22,7 +22,7 @@ from oomproof.records import dataclass, field
 # What fails is named so once, with what that means.
 RECORDING, NO_ROWS = "the recording", "rows are missing, the guard continues"
 OTHERS, ALONE = "the runtime folder", "this run does not take your other runs into account"
-_AS_BEFORE = "the guard goes by what it held last"
+_AS_BEFORE = "the guard uses its last reading"
 
 
 @dataclass(frozen=True, slots=True)

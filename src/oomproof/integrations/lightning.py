@@ -75,7 +75,7 @@ class FitBatch(Callback):  # type: ignore[misc]
             )  # fmt: skip
         if not trainer.fit_loop._data_source.is_module():
             raise OomproofError(
-                "a loader given to fit() cannot be made anew with another batch size",
+                "a loader given to fit() cannot be made again with another batch size",
                 "give the module or a data module a train_dataloader()", USAGE,
             )  # fmt: skip
 

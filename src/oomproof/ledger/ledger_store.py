@@ -124,7 +124,7 @@ class Ledger:
                 self._main = self._made()
             except (OSError, sqlite3.Error, Broken) as error:
                 self._note(
-                    f"the reservations file {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
+                    f"the reservations file {self.path} cannot be read: {reason}; nor made again ({_words(error)})"
                 )
                 return
             save_rows(aside, self._main)
@@ -351,7 +351,7 @@ class Ledger:
             try:
                 spare.execute(statement, values)
                 self._note(
-                    f"the disk of the reservations takes nothing now{trouble}; this run stands in {spare.path.parent} meanwhile"
+                    f"the reservations cannot be written now{trouble}; this run's is in {spare.path.parent} meanwhile"
                 )
                 return
             except (sqlite3.Error, Broken) as error:
@@ -380,7 +380,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def _entered_again(count: int) -> str:
-    return f"the {count} runs of now were entered again"
+    return f"the {count} runs that are active now were entered again"
 
 
 def _finish(file: LedgerFile | None, how: str) -> str | None:

@@ -117,9 +117,9 @@ def _zram(facts: Facts, budget: Budget) -> Iterator[Risk]:
             "tensors do not compress, so it costs time and gives nothing."
         )
         if budget.available - budget.margin > zram.saved:
-            yield Risk("zram", "zram that helps nobody", why, "Switch it off:", f"sudo swapoff {area.path}")
+            yield Risk("zram", "zram that hardly helps", why, "Switch it off:", f"sudo swapoff {area.path}")
         else:
-            yield Risk("zram", "zram that helps nobody", why, *add_swap(facts, before_zram=True))
+            yield Risk("zram", "zram that hardly helps", why, *add_swap(facts, before_zram=True))
 
 
 def _shm(facts: Facts, budget: Budget) -> Iterator[Risk]:
@@ -187,7 +187,7 @@ def _gpu(facts: Facts, budget: Budget) -> Iterator[Risk]:
     if facts.gpus.problem:
         yield Risk(
             "gpu-silent",
-            "the GPU driver is there but does not tell",
+            "the GPU driver is there but gives no figures",
             facts.gpus.problem,
             "Look at it:",
             "nvidia-smi",

@@ -29,7 +29,7 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "Ctrl-C")
 class DeathFacts:
     """Bytes; None or 0 where nobody knows."""
 
-    memory: Memory | None  # which was full; None: it did not die of memory
+    memory: Memory | None  # which was full; None: it did not run out of memory
     phase: str = "unknown"
     others: str = ""  # who filled it, where that was not this job
     stopped: bool = False  # a person ended it, or wanted to

@@ -45,7 +45,7 @@ def decide(
     if facts.stopped:
         return NoRetry("it was stopped by a person")
     if facts.memory is None:
-        return NoRetry("it did not die of memory")
+        return NoRetry("it did not run out of memory")
     if made >= retries:
         times = "once" if retries == 1 else f"{retries} times"
         return NoRetry(f"it was tried again {times} (--retry {retries})")

@@ -263,7 +263,7 @@ def _most_batch(batch: int, facts: DeathFacts, part: int) -> tuple[int, str]:
 def _nothing_left(template: Template, plan: Plan, facts: DeathFacts) -> NoPlan:
     if facts.loading:
         return NoPlan(
-            "it was still loading, before its first batch: neither a smaller batch nor fewer workers take anything off that",
+            "it was still loading, before its first batch: neither a smaller batch nor fewer workers make that smaller",
             "name what makes loading smaller: --knob NAME=VALUE,VALUE; if it does make batches before, --order batch tries",
         )
     held_back = template.knob("batch")

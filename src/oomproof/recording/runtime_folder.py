@@ -66,7 +66,7 @@ def private_folder(folder: Path) -> Path:
     except OSError as error:
         raise OomproofError(f"cannot make {folder}: {error.strerror}", _HINT) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise OomproofError(f"{folder} belongs to somebody else", _HINT)
+        raise OomproofError(f"{folder} belongs to another user", _HINT)
     if status.st_mode & 0o077:
         folder.chmod(0o700)
     return folder

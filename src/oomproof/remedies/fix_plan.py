@@ -54,7 +54,7 @@ def plan_fix(
 ) -> FixPlan:
     """For a run that died. ``flags``: what `oomproof run` was given; ``died_with``: the plans of its attempts, in their order."""
     if facts.memory is None:
-        return FixPlan(nothing=f"it did not die of memory: {verdict.headline}")
+        return FixPlan(nothing=f"it did not run out of memory: {verdict.headline}")
     if facts.others:
         return FixPlan(
             nothing=f"it was not its own memory: {facts.others}", by_hand=_titles(verdict.remedies)
@@ -100,7 +100,7 @@ def plan_of_attempts(
         if name in found.places and found.places[name].scalar.value == before.get(name)
     ]
     command = _command(found, found.plan.with_values(**values), flags)
-    nothing = "" if changes or command else "nothing of it stands in a file"
+    nothing = "" if changes or command else "no file sets it"
     return FixPlan(tuple(changes), command, nothing=nothing)
 
 

@@ -128,7 +128,7 @@ def choose(what: str, candidates: Sequence[Place], at: Sequence[str]) -> tuple[P
         more = f" and {len(left) - 4} more" if len(left) > 4 else ""
         told_apart = len({str(place) for place in left}) > 1
         hint = f"say which: --at {left[0]}" if told_apart else "they share a line: change that by hand"
-        return None, Refusal(what, f"stands in {len(left)} places: {where}{more}", hint)
+        return None, Refusal(what, f"is set in {len(left)} places: {where}{more}", hint)
     place = left[0]
     if place.file.problem:
         return None, Refusal(place.file.shown, place.file.problem)

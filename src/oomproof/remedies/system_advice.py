@@ -103,7 +103,7 @@ def _kernel_log(facts: SystemFacts) -> Iterator[Change | Fine]:
     yield Change(
         "kernel-log",
         f"let {facts.user.name} read the kernel log",
-        "only there stands whom the kernel killed and what each process held",
+        "only it says which process the kernel killed and what each process held",
         "oomproof why proves a kill of another process too",
         "prevent one; those groups read every log of the system. Takes effect at the next login",
         (f"sudo usermod -aG adm,systemd-journal {facts.user.name}",),

@@ -125,7 +125,7 @@ def load(root: str = "/") -> Manifest | None:
     with open(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise _not_ours(manifest.path, "somebody else may write it")
+            raise _not_ours(manifest.path, "another user may write it")
         text = file.read(1 << 20)
         if not text:  # killed before the first record
             return manifest

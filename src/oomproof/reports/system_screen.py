@@ -97,7 +97,7 @@ def _next(plan: Plan, applied: str, width: int) -> Iterable[Line]:
     if plan.blocked:
         yield from wrapped("Next: ", f"{plan.blocked}.", width, "bold")
     elif applied and plan.to_apply:
-        yield [("Next: take back what was applied, then apply anew", "bold")]
+        yield [("Next: take back what was applied, then apply again", "bold")]
         yield [("  ", ""), ("sudo oomproof system --undo && sudo oomproof system --apply", "cyan")]
     elif plan.to_apply:
         yield [("Next: ", "bold"), ("see the steps and say yes; --undo takes them back", "")]

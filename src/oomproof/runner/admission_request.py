@@ -179,13 +179,13 @@ def _need(peaks: Sequence[Peak], asked: Asked) -> Need | None:
         if asked.need is not None and asked.spill:
             raise OomproofError(
                 f"--need {format_size(asked.need)} and --spill {format_size(asked.spill)} are "
-                f"{format_size(need.high)} together, more than --limit {format_size(asked.limit)} lets it have",
+                f"{format_size(need.high)} together, more than --limit {format_size(asked.limit)} allows",
                 "raise --limit, or give a smaller --spill",
                 USAGE,
             )
         if asked.need is not None:
             raise OomproofError(
-                f"--need {format_size(asked.need)} is more than --limit {format_size(asked.limit)} lets it have",
+                f"--need {format_size(asked.need)} is more than --limit {format_size(asked.limit)} allows",
                 "raise --limit, or lower --need",
                 USAGE,
             )

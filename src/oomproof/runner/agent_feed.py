@@ -151,7 +151,7 @@ class AgentFeed:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             if self._path.parent.lstat().st_uid != os.getuid():
-                raise PermissionError("the socket's folder belongs to somebody else")
+                raise PermissionError("the socket's folder belongs to another user")
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()  # of a guard that was killed; agents send to the name, not to the socket
             made.bind(str(self._path))

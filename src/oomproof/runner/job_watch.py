@@ -119,7 +119,7 @@ class Watch:
         alerts = alerts or Alerts()
         alerts.tell = self._tell_locally
         self._alerts = JobAlerts(alerts, run, self.guarded)
-        or_none(say, "alerts reach nobody", self._alerts.start)
+        or_none(say, "alerts are not delivered", self._alerts.start)
         self.guard = Guard(host, [self.guarded], best_effort, f"run {run.name}")
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():

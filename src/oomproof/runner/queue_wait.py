@@ -161,7 +161,7 @@ class QueueWait:
             return snapshot, Decision("behind")
         except OomproofError as error:
             # Nowhere to write it down. By the arithmetic it may start or not; others just cannot see that it did.
-            self._note(f"{error.message}: this run is not reserved, another may be let in beside it")
+            self._note(f"{error.message}: nothing is reserved for this run, another may start beside it")
         self.entry = entry
         _sweep(snapshot.dead)
         return snapshot, decision
@@ -302,7 +302,7 @@ class QueueWait:
             where = "a GPU" if decision.gpu is None else f"GPU {decision.gpu}"
             gpu_sentence = (
                 f"needs {format_size(self.entry.gpu_need)} on {where}: short by {format_size(decision.gpu_short_by)} "
-                "of what is free there and reserved by nobody"
+                "of what is free there and not reserved"
             )
         return waiting_text(
             snapshot, self.entry.need or 0, decision, _largest_unmanaged(snapshot), gpu_sentence

@@ -306,7 +306,7 @@ class RunSettings:
         need, "SIZE",
         "start when this much is free and not reserved by another run (default: what this command held before; "
         "auto: also size it first)",
-        adopt="what it will need in all, such as 19G: others are let in beside that", group=QUEUE,
+        adopt="what it will need in all, such as 19G: reserved for it", group=QUEUE,
     )
     gpu_need: tuple[int, int | None] = flag(
         gpu_need, "SIZE[:GPU]", "the same for GPU memory (12G: the card with the most free memory, 12G:1: GPU 1)",

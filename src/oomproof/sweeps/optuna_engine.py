@@ -161,7 +161,7 @@ class OptunaEngine:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._sweep.storage_file}{ending}")
         self._tell(
-            f"Optuna's file could not be read ({type(error).__name__}); made anew from the sweep's log"
+            f"Optuna's file could not be read ({type(error).__name__}); made again from the sweep's log"
         )
 
     def _follow(self, trials: Sequence[Trial]) -> None:

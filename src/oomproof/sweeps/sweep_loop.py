@@ -312,7 +312,7 @@ class SweepLoop:
     def _end(self, trial: Trial, attempt: Try, end: End, ending: Ending) -> None:
         again, why = ending.again, ending.why
         if end.not_loaded:
-            why += "; it was still loading, and a smaller batch takes nothing off that"
+            why += "; it was still loading, and a smaller batch does not make that smaller"
         if again and not attempt.stopping and trial.lost + 1 >= MOST_LOST:
             again, why = False, f"{why} ({MOST_LOST} times)"
         fields: dict[str, Any] = {

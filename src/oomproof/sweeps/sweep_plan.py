@@ -222,7 +222,7 @@ def _hopeless(view: SweepView) -> str:
             if trial.state == "done" and trial.last is not None and not trial.last.metric_source
         ]
         if len(silent) >= _SILENT:
-            return f"{len(silent)} trials are done and none told {view.space.metric}: there is nothing to learn from"
+            return f"{len(silent)} trials are done and none reported {view.space.metric}: there is nothing to learn from"
     skipped = 0
     for trial in reversed(view.log.trials.values()):
         if trial.state != "skipped":

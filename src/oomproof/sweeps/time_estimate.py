@@ -205,7 +205,7 @@ def nothing_told(
     """(what is missing, how to get it) where `estimate` has nothing to go by: a script that prints nothing and makes no known steps."""
     tries = [attempt for trial in log.trials.values() for attempt in trial.tries]
     lasted = max((attempt.seconds or max(0.0, now - attempt.wall) for attempt in tries), default=0.0)
-    told = "no trial is done, and none tells its progress: no bar, no epochs, no steps of a known number"
+    told = "no trial is done, and none shows its progress: no bar, no epochs, no steps of a known number"
     if lasted >= 1.0:
         all_of_them = f", all {total} more than {format_duration(lasted * total)}" if total else ""
         told += f"; one takes more than {format_duration(lasted)}{all_of_them}"

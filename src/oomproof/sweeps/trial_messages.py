@@ -44,7 +44,7 @@ def missing_metric_line(number: int, metric: str, others: tuple[str, ...]) -> st
     printed = f"; it printed {', '.join(others)}" if others else ""
     name = metric if metric.isidentifier() else "NAME"
     return (
-        f"trial {number} is done, but told no {metric}{printed}. A script tells it by printing {metric}=0.5, or with "
+        f"trial {number} is done, but reported no {metric}{printed}. A script reports it by printing {metric}=0.5, or with "
         f"oomproof.report_metric({name}=0.5)"
     )
 

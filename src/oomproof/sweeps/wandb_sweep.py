@@ -95,9 +95,9 @@ def _parsed(data: bytes, path: Path) -> object:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         what = getattr(error, "problem", None) or "cannot be read"
-        raise OomproofError(f"{path} is no YAML{line}: {what}", "mend that line", USAGE) from error
+        raise OomproofError(f"{path} is no YAML{line}: {what}", "correct that line", USAGE) from error
     except (ValueError, RecursionError) as error:  # a date of February 30th, a thousand levels
-        raise OomproofError(f"{path} is no YAML: {error}", "mend it", USAGE) from error
+        raise OomproofError(f"{path} is no YAML: {error}", "correct it", USAGE) from error
 
 
 @cache
@@ -112,7 +112,7 @@ def _loader() -> Any:
                 if key.tag != "tag:yaml.org,2002:merge" and key.value.__hash__ is not None:
                     if key.value in seen:
                         raise yaml.constructor.ConstructorError(
-                            None, None, f"{key.value} stands there twice", key.start_mark
+                            None, None, f"{key.value} is there twice", key.start_mark
                         )
                     seen.add(key.value)
             return dict(super().construct_mapping(node, deep))

@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_nothing(
 ) -> None:
     path = npz(tmp_path / "x.npz", {"x.npy": npy((1 << 20,))}, compressed=True)
     assert main(["data", "convert", str(path), str(small_disk / "out")]) == 125
-    assert "4 MiB are to be written" in capsys.readouterr().err
+    assert "4 MiB must be written" in capsys.readouterr().err
     assert main(["data", "head", "--rows", "1000000", str(path), str(small_disk / "s.npz")]) in (0, 125)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("1\n" * 900_000)

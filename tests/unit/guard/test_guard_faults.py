@@ -288,7 +288,7 @@ def test_a_job_that_cannot_be_read_is_no_job_that_has_gone(scene: Scene, answer:
     scene.job.memory = answer
     scene.host.headroom = lambda: (100 * MIB, 0)  # type: ignore[method-assign]
     scene.steps(20)
-    assert len(scene.told) == 1 and "goes by what it held last" in scene.told[0]
+    assert len(scene.told) == 1 and "uses its last reading" in scene.told[0]
     assert scene.said and len(scene.rows.rows) > rows, "it warns, and the recording goes on"
 
 

@@ -224,7 +224,7 @@ def test_modules_that_cannot_be_given_another_batch(tmp_path: Path) -> None:
     trainer = lightning.Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[FitBatch(quiet=True)]
     )
-    with pytest.raises(OomproofError, match="cannot be made anew"):
+    with pytest.raises(OomproofError, match="cannot be made again"):
         trainer.fit(Module(), loader)
 
 

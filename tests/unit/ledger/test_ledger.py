@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside_and_begun_anew(tmp_path: Path,
     assert [one.run for one in again.entries()] == ["still-runs", *readable]
     kept = list(tmp_path.glob("*.kept"))
     assert len(kept) == 1 and kept[0].read_bytes() == broken
-    assert str(kept[0]) in again.notes[0] and "1 runs of now" in again.notes[0]
+    assert str(kept[0]) in again.notes[0] and "1 runs that are active now" in again.notes[0]
     put(again, entry("new"))
     again.close()
     third = Ledger(tmp_path)
@@ -266,7 +266,7 @@ def test_a_lost_ledger_is_rebuilt_also_for_those_who_had_it_open(tmp_path: Path,
         waiting.path.write_bytes(b"")
     starting = Ledger(tmp_path, rebuild=lambda: [entry("runs")])
     assert [one.run for one in starting.entries()] == ["runs"]
-    assert "the 1 runs of now" in starting.notes[0]
+    assert "the 1 runs that are active now" in starting.notes[0]
     put(waiting, entry("waits", state=WAITING))
     assert {one.run for one in starting.entries()} == {"runs", "waits"}
     assert {one.run for one in waiting.entries()} == {"runs", "waits"}
@@ -324,7 +324,7 @@ def test_a_full_disk_loses_no_reservation(small_disk: Path, tmp_path: Path, when
     put(ledger, *(entry(f"more{n}", twin="x" * 8000) for n in range(20)))
     other = Ledger(small_disk, spare=tmp_path / "spare.sqlite")
     assert len(other.entries()) == 21
-    assert any("takes nothing now" in note or "cannot be used" in note for note in ledger.notes)
+    assert any("cannot be written now" in note or "cannot be used" in note for note in ledger.notes)
     ledger.remember(Peak("one", "k", 1.0, GIB, None, 3.0, True))  # lost, and said so
     (small_disk / "filler").unlink()
     put(other, entry("last"))

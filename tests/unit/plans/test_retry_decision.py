@@ -23,7 +23,7 @@ def after(facts: DeathFacts, *plans: Plan, retries: int = 3) -> Retry | NoRetry:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        (DeathFacts(None), "not die of memory"),
+        (DeathFacts(None), "not run out of memory"),
         (DeathFacts("host", stopped=True), "person"),
         (DeathFacts(None, stopped=True), "person"),
     ],

@@ -115,4 +115,4 @@ def test_a_run_says_so(folders_of_their_own: Path, tmp_path: Path, detach: tuple
         env={**os.environ, "XDG_RUNTIME_DIR": str(session)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("belongs to somebody else") == 1
+    assert done.stderr.count("belongs to another user") == 1

@@ -91,7 +91,7 @@ def test_what_stands_on_the_command_line_is_told() -> None:
 
 
 def test_not_of_memory_and_not_its_own() -> None:
-    assert "did not die of memory" in planned(DeathFacts(None)).nothing
+    assert "did not run out of memory" in planned(DeathFacts(None)).nothing
     others = planned(DeathFacts("host", others="x (pid 3) grew by 4 GiB"), Remedy("pause x"))
     assert "pid 3" in others.nothing and not others.changes and others.by_hand == ("pause x",)
 

@@ -83,7 +83,7 @@ def test_two_places_are_none_unless_one_is_chosen() -> None:
 def test_two_places_of_one_line_cannot_be_told_apart() -> None:
     code = file("t.py", "train, test = L(num_workers=16), L(num_workers=16)\n")
     (refusal,) = find_settings(["python", "t.py"], "/p", [code]).refused
-    assert "stands in 2 places" in refusal.why and "they share a line" in refusal.hint
+    assert "is set in 2 places" in refusal.why and "they share a line" in refusal.hint
 
 
 def test_what_may_not_be_changed_is_told_once() -> None:

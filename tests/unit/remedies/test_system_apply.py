@@ -360,7 +360,7 @@ def test_killed_before_the_first_record_nothing_is_left(machine: Machine) -> Non
 
 def test_a_manifest_others_may_write_is_refused(applied: Machine) -> None:
     applied.at(PATH).chmod(0o664)
-    with pytest.raises(OomproofError, match="somebody else may write it"):
+    with pytest.raises(OomproofError, match="another user may write it"):
         system_manifest.load(applied.root)
     applied.at(PATH).chmod(0o600)
     os.rename(applied.at(PATH), applied.at("/real.json"))

@@ -120,7 +120,7 @@ def test_its_file_is_made_again_from_the_log(sweep: Sweep, damage: str) -> None:
     engine(sweep, space, trials, said)
     assert states(sweep) == ["COMPLETE", "RUNNING"]
     assert [frozen.params for frozen in stored(sweep)] == points
-    assert bool(said) == (damage != "removed") and all("made anew" in line for line in said)
+    assert bool(said) == (damage != "removed") and all("made again" in line for line in said)
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])

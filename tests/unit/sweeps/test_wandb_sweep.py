@@ -209,7 +209,7 @@ def test_numbers_with_an_exponent_are_numbers_and_in_quotes_text(tmp_path: Path)
 
 @pytest.mark.parametrize("key", ["lr: {value: 3}", "'lr': {value: 3}"])
 def test_a_key_that_stands_there_twice(tmp_path: Path, key: str) -> None:
-    with pytest.raises(OomproofError, match=r"line 4: lr stands there twice"):
+    with pytest.raises(OomproofError, match=r"line 4: lr is there twice"):
         read(tmp_path, f"parameters:\n  lr: {{value: 1}}\n  x: {{value: 1}}\n  {key}\n")
     text = "base: &b {distribution: uniform, min: 0, max: 1}\nparameters:\n  lr: *b\n  wd: {<<: *b, max: 2}\n"
     told = read(tmp_path, text)

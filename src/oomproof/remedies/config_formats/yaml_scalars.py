@@ -37,7 +37,7 @@ class _Walk:
     def below(self, node: Any, path: tuple[str, ...], shared: str = "") -> Iterator[Scalar]:
         """``shared``: why nothing below may be changed."""
         anchor = getattr(node, "anchor", None)
-        shared = shared or (f"it stands under the anchor &{anchor}, which others use too" if anchor else "")
+        shared = shared or (f"it is under the anchor &{anchor}, which others use too" if anchor else "")
         if node.id == "scalar":
             if path and self._wanted(name_of(path)):
                 yield self._scalar(node, path, shared)
