@@ -79,7 +79,7 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
     assert "only its growth is stopped" in told and "oomproof resume loader" in told
     assert "resumed: " in told and "available again" in told
     shown = lab.run("runs", "show", "loader").stdout
-    assert "paused" in shown and "pause: " in shown and "resume: " in shown
+    assert "paused: " in shown and "resumed: " in shown
 
 
 def test_a_lone_growing_job_is_not_paused(lab: Lab, small_machine: SmallMachine) -> None:

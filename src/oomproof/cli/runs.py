@@ -36,10 +36,11 @@ from oomproof.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oomproof.recording.prune import Rules
+    from oomproof.recording.prune import Rules, Stored
     from oomproof.recording.series import Series
 
 _DAY = 86400.0
+_CLEANS_UP = 5.0  # seconds that a run which has ended is given for its verdict
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -212,6 +213,16 @@ def _exported(series: Series, exported: run_folders.Run) -> Iterator[tuple[Any, 
         ) from error
 
 
+def _cleaned_up(run: run_folders.Run) -> Stored:
+    """`oomproof stop big && oomproof runs rm big`: one that has just ended is being judged for a moment."""
+    from oomproof.recording import prune
+
+    deadline = time.monotonic() + _CLEANS_UP
+    while (stored := prune.stored(run)).alive and run.state() == "ended" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stored
+
+
 def _remove(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
     from oomproof.reports.prune_report import removed
@@ -222,8 +233,13 @@ def _remove(arguments: argparse.Namespace) -> int:
         name = run_folders.to_type(part.at(None))
         hint = f"remove the run with all its attempts: oomproof runs rm {name}"
         raise OomproofError("one attempt alone cannot be removed", hint, USAGE)
-    chosen = [prune.stored(run) for run in named]
+    chosen = [_cleaned_up(run) for run in named]
     alive = next((stored.run for stored in chosen if stored.alive), None)
+    if alive is not None and alive.state() == "ended":
+        raise OomproofError(
+            f"{alive.name} has ended, and its verdict is still being written; nothing was removed",
+            "try again in a moment",
+        )
     if alive is not None:
         raise OomproofError(
             f"{alive.name} has not ended ({alive.state()}); nothing was removed",

@@ -208,6 +208,7 @@ def _from_files(
         growth=tail.growth,
         grown=tail.grown,
         others=tail.others,
+        address_space=integer(run.get("address_space")),
         environment=strings(run, "env"),
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),

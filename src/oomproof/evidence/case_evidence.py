@@ -120,6 +120,9 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
         text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
         yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    if case.address_space is not None:
+        text = f"the job's address space was limited to {format_size(case.address_space)} (ulimit -v)"
+        yield "ulimit", "run.json", None, text, "an allocation beyond it is refused, whatever is free"
     if (growth := case.growth) is not None:
         sizes = f"{format_size(growth.from_bytes)} to {format_size(growth.to_bytes)}"
         text = f"from {sizes}: {growth_text(growth)}"

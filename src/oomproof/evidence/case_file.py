@@ -350,6 +350,7 @@ class CaseFile:
     others: tuple[OtherJob, ...] = ()  # the largest jobs beside it, largest first
     twin: Twin | None = None  # alive right after the end
     openmp: str | None = None  # two OpenMP runtimes in one process
+    address_space: int | None = None  # its ulimit -v
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
     # its source names no loader and no trainer: where its loading ends, nothing tells

@@ -24,6 +24,20 @@ _INCIDENTAL = re.compile(
     r"|(?:auto[-_])?resume(?:[-_]from)?(?:[-_](?:checkpoint|ckpt|path))?)",
     re.IGNORECASE,
 )
+# Programs that start another: their options that take a value, and how many words stand before that other.
+_WRAPPERS = {
+    "timeout": (("-s", "-k", "--signal", "--kill-after"), 1),
+    "nice": (("-n", "--adjustment"), 0),
+    "ionice": (("-c", "-n", "--class", "--classdata"), 0),
+    "taskset": ((), 1),
+    "chrt": (("-T", "-P", "-D"), 1),
+    "numactl": (("-i", "-N", "-m", "-C", "-p", "-P"), 0),
+    "stdbuf": (("-i", "-o", "-e"), 0),
+    "env": (("-u", "-C"), 0),
+    "nohup": ((), 0),
+    "setsid": ((), 0),
+}
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
 def script_of(argv: Sequence[str], folder: str) -> str | None:
@@ -82,8 +96,21 @@ def without_profiler(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def without_wrappers(command: Sequence[str]) -> Sequence[str]:
+    """The program itself, of ``timeout 2h nice -n 5 python train.py``; as it is where nothing follows."""
+    words = list(command)
+    while words and os.path.basename(words[0]) in _WRAPPERS:
+        valued, operands = _WRAPPERS[os.path.basename(words[0])]
+        rest = words[1:]
+        while rest and (rest[0].startswith("-") or _ASSIGNED.match(rest[0])):
+            rest = rest[2 if rest[0] in valued else 1 :]
+        words = rest[operands:]
+    return words or command
+
+
 def short_name(command: Sequence[str]) -> str:
     """``python train.py`` of a long command line: nothing behind it, which may be secret."""
+    command = without_wrappers(command)
     if not command:
         return ""
     program = os.path.basename(command[0]) or command[0]

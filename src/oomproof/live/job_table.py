@@ -89,7 +89,8 @@ def peak_text(job: JobState) -> str:
     if not job.peak_before:
         return format_size(job.peak)
     own = max(0, job.peak - job.spill)
-    return f"{format_size(job.peak)} ({(own - job.peak_before) / job.peak_before:+.0%})"
+    more = round(100 * (own - job.peak_before) / job.peak_before)
+    return format_size(job.peak) + (f" ({more:+}%)" if more else " (as before)")
 
 
 def _name(job: JobState) -> str:

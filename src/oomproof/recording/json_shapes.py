@@ -14,7 +14,7 @@ _RANGE = {"low": int, "expected": int, "high": int}
 
 RUN: Shape = {
     "id": str, "name": str, "argv": [str], "cwd": str, "env": {...: str}, "created": float, "boot_id": str,
-    "host": str, "user": int, "version": str, "adopted": bool,
+    "host": str, "user": int, "version": str, "adopted": bool, "address_space": int,
     "settings": {
         "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
         "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},

@@ -83,6 +83,12 @@ def working_folder() -> str:
         return "(removed)"
 
 
+def address_space() -> int | None:
+    """The limit of `ulimit -v`, which the job inherits; None: none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return soft if soft != resource.RLIM_INFINITY else None
+
+
 def describe_run(
     run: run_folders.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -94,6 +100,7 @@ def describe_run(
         "argv": mask_argv(order.argv),
         "cwd": working_folder(),
         "env": mask_environment(os.environ),
+        "address_space": address_space(),
         "created": time.time(),
         "boot_id": processes.boot_id(),
         "host": host_name(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -117,6 +118,25 @@ def test_rm_never_removes_one_that_lives(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["runs", "rm", "--yes", "over", "lives"]) == 2
     assert "lives has not ended" in capsys.readouterr().err and names() == {"over", "lives"}
     assert lock is not None
+    os.close(lock)
+
+
+def test_rm_waits_for_the_verdict_of_one_that_has_just_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`oomproof stop big && oomproof runs rm big` was told "big has not ended (ended)"."""
+    lock = state_files.take_lock(made("over").guard_lock)
+    assert lock is not None
+    judged = threading.Timer(0.3, os.close, (lock,))
+    judged.start()
+    assert main(["runs", "rm", "--yes", "over"]) == 0 and names() == set()
+    judged.join()
+    lock = state_files.take_lock(made("slow").guard_lock)
+    assert lock is not None
+    monkeypatch.setattr(runs, "_CLEANS_UP", 0.2)
+    capsys.readouterr()
+    assert main(["runs", "rm", "--yes", "slow"]) == 125 and names() == {"slow"}
+    assert "slow has ended, and its verdict is still being written" in capsys.readouterr().err
     os.close(lock)
 
 

@@ -439,6 +439,16 @@ def test_a_pause_is_no_hang(attempt: Attempt) -> None:
     assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
 
 
+@pytest.mark.parametrize(("by", "by_itself"), [("guard", True), ("user", False)])
+def test_only_what_a_guard_paused_resumes_by_itself(attempt: Attempt, by: str, by_itself: bool) -> None:
+    attempt.exit = {}
+    attempt.keeper_lives()
+    attempt.act("freeze", by=by, before=60)
+    headline = attempt.verdict().headline
+    assert ("it resumes when memory is available" in headline) is by_itself
+    assert ("it stays paused until oomproof resume" in headline) is not by_itself
+
+
 def test_ended_after_a_pause_is_the_guards_doing(attempt: Attempt) -> None:
     attempt.ended(signal=15)
     attempt.act("freeze", before=60)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from helpers_case import GIB, MIB, Attempt
+
+from oomproof.runner.supervise import address_space
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n    ~~~~^^\n'
 CUDA = (
@@ -151,3 +156,31 @@ def test_latin_1_output(attempt: Attempt) -> None:
         "é è à ü ö ß — ".encode("latin-1", "ignore") * 9 + b"\n" + (TRACE + "MemoryError\n").encode()
     )
     assert attempt.verdict().cause == "python-memory-error"
+
+
+@pytest.mark.parametrize(("limit", "told"), [(900_000 << 10, True), (1 << 46, False), (None, False)])
+def test_what_ulimit_refused_is_told_so(attempt: Attempt, limit: int | None, told: bool) -> None:
+    """20 GiB were free, and the advice was to load it in parts."""
+    attempt.run["address_space"] = limit
+    attempt.ended(code=1)
+    attempt.output = (
+        b'Traceback (most recent call last):\n  File "t.py", line 2, in <module>\n'
+        b"numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.49 GiB for an array with shape (200000000,) "
+        b"and data type float64\n"
+    )
+    verdict = attempt.verdict()
+    assert verdict.cause == "numpy-memory-error"
+    assert ("address space was limited to 879 MiB (ulimit -v)" in verdict.why) is told
+    assert ("from a shell without that limit" in verdict.next) is told
+    assert (verdict.remedies[0].change is not None and verdict.remedies[0].change.key == "ulimit -v") is told
+
+
+def test_the_limit_of_address_space_is_kept() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    assert address_space() == (None if soft == resource.RLIM_INFINITY else soft)
+    ask = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))"
+    show = "from oomproof.runner.supervise import address_space; print(address_space())"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{ask}; {show}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(1 << 40)

@@ -72,7 +72,7 @@ def test_a_run_as_its_files_tell_it(live: LiveFolder) -> None:
     assert job.use == 2 * GIB + MIB and job.peak == 3 * GIB and job.processes == 3
     assert (job.gpu_allocated, job.gpu_reserved, job.gpu_used) == (GIB, 2 * GIB, 3 * GIB)
     assert job.limit == 8 * GIB and job.limit_by == "the kernel (cgroup v2)" and job.protected
-    assert job.message == "warn: memory grows"
+    assert job.message == "warned: memory grows"
     assert snapshot.cards[0].used == 20 * GIB and snapshot.cards[0].unmanaged == 17 * GIB
     assert snapshot.machine.runs == min(job.use, snapshot.machine.used)
     seen = read_detail(reader, job)

@@ -11,7 +11,7 @@ import pytest
 from helpers_live import GIB, MIB, detail, jobs, machine, snapshot
 
 from oomproof.live.job_chart import chart_lines, highest, ribbon
-from oomproof.live.job_table import arranged, full_text, job_rows, rate_text
+from oomproof.live.job_table import arranged, full_text, job_rows, peak_text, rate_text
 from oomproof.live.live_snapshot import CardState, JobState, LiveSnapshot, to_json
 from oomproof.live.memory_bars import bar, machine_lines
 from oomproof.live.styled_text import as_ascii, length, plain
@@ -175,3 +175,13 @@ def test_short_phases_are_not_lost_in_the_ribbon() -> None:
 def test_a_plain_terminal_gets_ascii() -> None:
     text = as_ascii("\n".join(plain(line) for line in once(snapshot(), 100)))
     assert text.isascii() and "?" not in text.replace("theirs", "").splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("peak", "shown"),
+    [(4097 * MIB, "(as before)"), (4090 * MIB, "(as before)"), (5 * GIB, "(+25%)"), (3 * GIB, "(-25%)")],
+)
+def test_a_peak_beside_the_last_one(peak: int, shown: str) -> None:
+    """It was "(-0%)"."""
+    job = replace(jobs()[0], peak=peak, peak_before=4 * GIB, spill=0)
+    assert peak_text(job).endswith(shown)

@@ -101,6 +101,14 @@ def _waiting(case: CaseFile) -> WeightedCause:
     )
 
 
+def _paused_text(case: CaseFile) -> str:
+    """What somebody paused by hand no guard resumes."""
+    by = next((action.by for action in reversed(case.actions) if action.action == "freeze"), None)
+    if by == "user":
+        return "paused by you, not hanging: it stays paused until oomproof resume"
+    return "paused, not hanging: it resumes when memory is available, or by oomproof resume"
+
+
 def _follow(case: CaseFile) -> str:
     if case.called is None:
         return "wait for its end"
@@ -121,9 +129,7 @@ def _running(case: CaseFile) -> WeightedCause:
         "not-a-crash",
         _RUNNING,
         "proven",
-        "paused, not hanging: it resumes when memory is available, or by oomproof resume"
-        if stands
-        else state,
+        _paused_text(case) if stands else state,
         why,
         next_step,
         test="whether that process is alive",

@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.address_space import with_limit
 from oomproof.diagnosis.advice import (
     again,
     command,
@@ -179,6 +180,7 @@ def _claims(
     )
     if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
         best = with_account(best, case.gpu_oom, case)
+    best = with_limit(best, case)
     others = [
         WeightedCause(
             reading.cause,
@@ -224,9 +226,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     headline += f"; its last line: {last[:160]}" if last else ""
     next_step = f"read its last lines: {read_output(case)}"
     if case.output.empty:
-        next_step = (
-            f"it printed nothing: look for a log of its own, or start it with more output: {command(case)}"
-        )
+        next_step = f"it printed nothing: look for a log of its own, or make it say more (a --verbose flag): {command(case)}"
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"

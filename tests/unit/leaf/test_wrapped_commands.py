@@ -1,0 +1,29 @@
+"""What starts a job is not its name: `timeout 2h python train.py` is train.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomproof.leaf.command_lines import short_name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "timeout 2h python train.py --lr 1",
+        "timeout -s KILL --kill-after=5 2h python train.py",
+        "/usr/bin/nice -n 10 python train.py",
+        "nice -19 ionice -c 3 python train.py",
+        "taskset -c 0-3 python train.py",
+        "numactl --cpunodebind=0 -m 0 python train.py",
+        "nohup env CUDA_VISIBLE_DEVICES=1 OMP_NUM_THREADS=2 python train.py",
+        "setsid stdbuf -oL python train.py",
+    ],
+)
+def test_the_program_behind_its_wrappers(words: str) -> None:
+    assert short_name(words.split()) == "python train.py"
+
+
+def test_a_wrapper_alone_keeps_its_name() -> None:
+    assert short_name(["timeout", "120"]) == "timeout 120"
+    assert short_name(["env"]) == "env"
