@@ -16,6 +16,7 @@ REACT_KILL = 0.03
 # within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in one replay the
 # training was ended, by all signs for that, while the loader that it had to outlive was paused.
 LASTING_SECONDS = 10.0
+_GOES_ON = 1 / 8  # of the growth that lasted: below that it has just ended
 
 
 def on_machine(settings: Settings, facts: Facts) -> Action:
@@ -57,8 +58,10 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
 
 def _reaches(facts: Facts, gap: float) -> bool:
     """Whether this job's growth soon takes that much more."""
+    if facts.rate <= 0 or facts.rate < facts.sustained * _GOES_ON:
+        return False
     soon = max(facts.rate * TERM_SECONDS, facts.sustained * LASTING_SECONDS)
-    return facts.rate > 0 and soon >= gap
+    return soon >= gap
 
 
 def _ask_threshold(settings: Settings, facts: Facts) -> float:

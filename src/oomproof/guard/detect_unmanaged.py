@@ -186,10 +186,13 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
         may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
     ):
         return True
+    return paused_elsewhere_now(view, pauses) or pause_is_enough(settings, view, pauses)
+
+
+def paused_elsewhere_now(view: View, pauses: Pauses) -> bool:
+    """Whether another guard paused an unmanaged job a moment ago: the effect is still to be seen."""
     paused = (pauses.get(job.key, Done()).paused_elsewhere for job in view.unmanaged)
-    if any(since is not None and view.t - since < SETTLE for since in paused):
-        return True
-    return pause_is_enough(settings, view, pauses)
+    return any(since is not None and view.t - since < SETTLE for since in paused)
 
 
 def pause_is_enough(settings: Settings, view: View, pauses: Pauses) -> bool:

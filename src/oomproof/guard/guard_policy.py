@@ -66,6 +66,8 @@ def _choice(
     )
     if ends and detect_unmanaged.pause_is_enough(settings, view, pauses):
         return []  # nor for a moment of growth of its own
+    if for_the_machine and action.kind == "term" and detect_unmanaged.paused_elsewhere_now(view, pauses):
+        return []
     return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
 
 
