@@ -24,7 +24,8 @@ RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must s
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a turn each
 SOON = 5.0  # seconds, in which growth that lasts would take what is left
-_SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
+LAST = 16
+_SECONDS_LEFT = 0.2  # of the machine's growth: who takes nothing is ended as late as there is time for
 # that all jobs have been paused, runs and others, with a turn for each that may have one
 STUCK_SECONDS = 300.0
 SETTLE = 1.0  # seconds after a pause before its effect is judged
@@ -38,9 +39,13 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
 
 def end_line(settings: Settings, facts: Facts) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
-    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
+    if facts.stall > STALLED:
         return settings.floor / 2
-    return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
+    if not (facts.unmanaged_wait or facts.searching):
+        if not facts.frozen:
+            return settings.floor / 2
+        return min(settings.floor / 2, max(settings.floor / 4, 48*1048576, facts.shrink * 3))
+    return max(settings.floor / LAST, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
@@ -57,7 +62,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     least = settings.floor / 8
     lasts = facts.running > 0 or soon <= least
     shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
-    pressed = shrinks or facts.stall > STALLED
+    pressed = (shrinks and not _will_end(settings, facts)) or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
@@ -95,6 +100,11 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
     return NONE
+
+
+def _will_end(settings: Settings, facts: Facts) -> bool:
+    """Most of the growth is of runs whose need is known, and leaves a part of the floor when it is reached."""
+    return facts.known_rate >= facts.shrink / 2 and facts.available - facts.pending > settings.floor / 8
 
 
 def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:

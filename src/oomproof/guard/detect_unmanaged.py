@@ -41,7 +41,7 @@ _NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen agai
 _TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
 # So many parts of the floor are left to the last that runs, at its first turn and later: beside paused runs, and where there are none
-_BESIDE_RUNS, _ALONE = (2, 3), (2, 4, 8)
+_BESIDE_RUNS, _ALONE = (2, 4, 8), (2, 4, 8)
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _TRY = "nobody is left who could free memory, after {}; it is paused again if it grows on"
 _STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
