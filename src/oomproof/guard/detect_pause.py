@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomproof.guard.turn_depth import turn_floor
 from oomproof.guard.view import (
     NOT_OURS,
     Action,
@@ -28,7 +29,6 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
-PARTS = (2, 4, 8)  # of the floor, left to the last that runs: at its first turn, and later
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -54,7 +54,7 @@ def for_the_last(settings: Settings, facts: Facts) -> Settings:
     """Such a job may take half of the floor, and more at later turns."""
     if not is_waited_for(facts):
         return settings
-    return replace(settings, floor=settings.floor // PARTS[min(facts.pauses, len(PARTS) - 1)])
+    return replace(settings, floor=turn_floor(settings.floor, facts.pauses))
 
 
 def will_fit(settings: Settings, facts: Facts) -> bool:

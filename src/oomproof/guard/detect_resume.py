@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.detect_pause import PARTS
+from oomproof.guard.turn_depth import PARTS, end_line
 from oomproof.guard.view import (
     IN_VAIN,
     NONE,
@@ -24,8 +24,6 @@ RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must s
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a turn each
 SOON = 5.0  # seconds, in which growth that lasts would take what is left
-LAST = 16
-_SECONDS_LEFT = 0.2  # of the machine's growth: who takes nothing is ended as late as there is time for
 # that all jobs have been paused, runs and others, with a turn for each that may have one
 STUCK_SECONDS = 300.0
 SETTLE = 1.0  # seconds after a pause before its effect is judged
@@ -37,15 +35,9 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
     return facts.available - facts.pending >= own
 
 
-def end_line(settings: Settings, facts: Facts) -> float:
-    """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
-    if facts.stall > STALLED:
-        return settings.floor / 2
-    if not (facts.unmanaged_wait or facts.searching):
-        if not facts.frozen:
-            return settings.floor / 2
-        return min(settings.floor / 2, max(settings.floor / 4, 48*1048576, facts.shrink * 3))
-    return max(settings.floor / LAST, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
+def can_be_paused(facts: Facts) -> bool:
+    """Whether whoever grows beside this job may be paused a moment later."""
+    return facts.stall <= STALLED and (facts.unmanaged_wait or facts.searching)
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
@@ -64,7 +56,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
     pressed = (shrinks and not _will_end(settings, facts)) or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
-        line = end_line(settings, facts)
+        line = end_line(settings.floor, facts.shrink, can_be_paused(facts))
         if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
             kind = "kill" if available <= line / 2 else "term"

@@ -71,7 +71,10 @@ class ViewReader:
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
             idle_users=self._idle_of(t, others) if paused else frozenset(),
             unmanaged=unmanaged,
-            searching=near and unexplained and self._unmanaged is not None and self._unmanaged.is_searching(t),
+            searching=near
+            and unexplained
+            and self._unmanaged is not None
+            and self._unmanaged.is_searching(t),
         )
 
     def glance(self, t: float) -> tuple[int, int]:
