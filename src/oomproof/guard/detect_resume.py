@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.turn_depth import PARTS, end_line
+from oomproof.guard.turn_depth import PARTS, line_beside_a_turn
 from oomproof.guard.view import (
     IN_VAIN,
     NONE,
@@ -26,6 +26,7 @@ PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a 
 SOON = 5.0  # seconds, in which growth that lasts would take what is left
 # that all jobs have been paused, runs and others, with a turn for each that may have one
 STUCK_SECONDS = 300.0
+_SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
@@ -35,9 +36,13 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
     return facts.available - facts.pending >= own
 
 
-def can_be_paused(facts: Facts) -> bool:
-    """Whether whoever grows beside this job may be paused a moment later."""
-    return facts.stall <= STALLED and (facts.unmanaged_wait or facts.searching)
+def end_line(settings: Settings, facts: Facts) -> float:
+    """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
+    if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
+        return settings.floor / 2
+    if facts.unmanaged_wait and (facts.unmanaged_runs or facts.running == 1):
+        return line_beside_a_turn(settings.floor, facts.shrink)
+    return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
@@ -56,7 +61,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
     pressed = (shrinks and not _will_end(settings, facts)) or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
-        line = end_line(settings.floor, facts.shrink, can_be_paused(facts))
+        line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
             kind = "kill" if available <= line / 2 else "term"

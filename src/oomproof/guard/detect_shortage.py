@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from oomproof.guard.detect_limit import TERM_SECONDS
 from oomproof.guard.detect_pause import for_the_last
-from oomproof.guard.detect_resume import can_be_paused
-from oomproof.guard.turn_depth import end_line
+from oomproof.guard.detect_resume import end_line
 from oomproof.guard.view import NONE, NOT_OURS, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
@@ -43,7 +42,7 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
-        last = end_line(settings.floor, shrink, can_be_paused(facts))
+        last = end_line(settings, facts)
         if available <= last and facts.use >= settings.floor / 4:
             kind = "kill" if available <= last / 2 else "term"
             return Action(kind, unmanaged, "machine", others_growth=True)

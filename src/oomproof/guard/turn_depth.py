@@ -1,5 +1,5 @@
 """How deep into the floor a job may go that has its turn while the others are paused, and when a job that takes nothing is ended beside
-such turns. Both in one place: a turn that reached the line at which somebody else dies would be no turn."""
+it. Both in one place: a turn that reached the line at which somebody else dies would be no turn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 # not started by us: who waits longest would else never get what the others may take.
 PARTS = (2, 4, 8)
 _LAST = 2 * PARTS[-1]
-# Of the present growth. Less than a pause comes before its line (detect_pause.PAUSE_REACTION_SECONDS), so that the pause is always first.
+# Of the present growth. Less than a pause comes before its line (detect_pause.PAUSE_REACTION_SECONDS), so that the pause is first.
 _SECONDS_LEFT = 0.2
 
 
@@ -16,7 +16,6 @@ def turn_floor(floor: int, turns: int) -> int:
     return floor // PARTS[min(turns, len(PARTS) - 1)]
 
 
-def end_line(floor: int, shrink: float, can_be_paused: bool) -> float:
-    """At so much left a job that takes nothing is ended for others' growth. ``can_be_paused``: whoever grows, a moment later."""
-    half = floor / 2
-    return max(floor / _LAST, min(half, shrink * _SECONDS_LEFT)) if can_be_paused else half
+def line_beside_a_turn(floor: int, shrink: float) -> float:
+    """At so much left a job that takes nothing is ended while another one has its turn."""
+    return max(floor / _LAST, min(floor / 2, shrink * _SECONDS_LEFT))
