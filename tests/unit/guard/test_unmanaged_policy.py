@@ -400,6 +400,23 @@ def test_what_runs_of_ours_take_is_not_looked_for_among_the_others() -> None:
     assert ours(view, {}) == ["freeze"]
 
 
+def test_a_run_is_paused_for_what_runs_take_also_where_somebody_else_could_be() -> None:
+    """Two runs that grew waited for the pause of a third job, until one of them got SIGTERM."""
+    mine, other = replace(TRAINING, rate=60.0 * MIB), JobView("0-older", use=GIB, rate=100.0 * MIB)
+    view = replace(SHORT, shrink=160.0 * MIB, jobs=(mine,), others=(other,))
+    assert ours(view, {}) == ["freeze"]
+    assert ours(replace(view, shrink=400.0 * MIB), {}) == []
+
+
+def test_its_own_growth_does_not_end_a_run_in_the_second_of_somebody_elses_pause() -> None:
+    theirs = replace(LOADER, rate=0.0, paused="other")
+    grows = replace(TRAINING, rate=200.0 * MIB, sustained=200.0 * MIB)
+    view = replace(SHORT, available=450 * MIB, jobs=(replace(grows, protected=True),), unmanaged=(theirs,))
+    _, state = detect_unmanaged.decide(DESKTOP, view, {})
+    assert "term" not in ours(replace(view, t=1000.5), state)
+    assert "term" in ours(replace(view, t=1001.5), state)
+
+
 def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() -> None:
     """Five jobs started by hand, all paused with 12 MiB left, were kept so for an hour."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
