@@ -124,9 +124,10 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
 
 def _is_stuck(settings: Settings, view: View, done: Done) -> bool:
     """All wait for each other, and the first has had its turns, or nothing is left for one: a pause would only keep them all for an hour. A run of
-    ours is no part of it."""
+    ours is no part of it, unless its end would free next to nothing: then nobody ends it either (detect_resume.STUCK_SECONDS)."""
     had_its_turns = done.pauses > len(PARTS) or view.available <= settings.floor / PARTS[-1]
-    return not view.jobs and not view.others and had_its_turns
+    hold_nothing = all(run.frozen and run.use < settings.floor / 8 for run in (*view.jobs, *view.others))
+    return hold_nothing and had_its_turns
 
 
 def longest(settings: Settings) -> float:
