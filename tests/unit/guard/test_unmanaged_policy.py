@@ -427,6 +427,20 @@ def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() ->
     assert action.kind == RESUME and action.gave_up
 
 
+def test_a_paused_run_that_holds_next_to_nothing_keeps_nobody_stuck() -> None:
+    """In the simulation two jobs started by hand and a run of 14 MiB were all still paused after fifteen minutes."""
+    stuck = replace(LOADER, paused="guard", rate=0.0)
+    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
+    waits = JobView("2-new", use=14 * MIB, frozen="guard")
+    view = replace(
+        SHORT, t=1081.0, available=100 * MIB, shrink=0.0, jobs=(), others=(waits,), unmanaged=(stuck,)
+    )
+    (action,), _ = detect_unmanaged.decide(DESKTOP, view, {KEY: done})
+    assert action.kind == RESUME and action.gave_up
+    holds = replace(view, others=(replace(waits, use=GIB),))
+    assert kinds(DESKTOP, holds, {KEY: done}) == [], "its end would help: it is ended in time"
+
+
 def test_one_that_is_paused_alone_has_its_turn_later_than_one_of_several() -> None:
     """Beside a job that holds and does not grow, which no look names: it may end."""
     waits = replace(LOADER, paused="guard", rate=0.0)
