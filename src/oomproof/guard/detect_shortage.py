@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomproof.guard.detect_limit import TERM_SECONDS
 from oomproof.guard.detect_pause import for_the_last
 from oomproof.guard.detect_resume import end_line
-from oomproof.guard.view import NONE, NOT_OURS, Action, Facts, Settings, facts_text, headroom, ours
+from oomproof.guard.view import NONE, NOT_OURS, STALLED, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -43,7 +43,7 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
         last = end_line(settings, facts)
-        if available <= last and facts.use >= settings.floor / 4:
+        if available <= last and facts.use >= settings.floor / 4 and _is_filled(settings, facts, available):
             kind = "kill" if available <= last / 2 else "term"
             return Action(kind, unmanaged, "machine", others_growth=True)
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
@@ -54,6 +54,12 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     if available <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE
+
+
+def _is_filled(settings: Settings, facts: Facts, available: int) -> bool:
+    """Whether others still take what is left: a job that only holds is not ended because others hold the rest."""
+    lasting = max(0.0, min(facts.shrink, facts.drain))
+    return facts.stall > STALLED or available - lasting * LASTING_SECONDS <= settings.floor / 8
 
 
 def _reaches(facts: Facts, gap: float) -> bool:

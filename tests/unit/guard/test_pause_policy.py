@@ -310,3 +310,12 @@ def test_one_that_will_fit_is_not_killed_either() -> None:
     nearly = loader(available=400 * MIB, use=3 * GIB, freeze_turn=False)
     assert choose(DESKTOP, nearly, Done()).kind == "kill"
     assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"
+
+
+def test_a_run_that_only_holds_is_not_ended_because_others_hold_the_rest() -> None:
+    """98 MiB of a floor of 243 were left, nobody took more, and the last run got SIGTERM."""
+    holds = loader(available=400 * MIB, rate=0.0, sustained=0.0, shrink=0.0, running=0, waiting=1)
+    assert choose(DESKTOP, holds, Done()).kind == "warn"
+    taken = replace(holds, shrink=50.0 * MIB, drain=50.0 * MIB)
+    assert choose(DESKTOP, taken, Done()).kind == "term", "others take what is left"
+    assert choose(DESKTOP, replace(holds, available=100 * MIB), Done()).kind == "kill", "nothing is left"
