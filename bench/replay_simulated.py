@@ -27,6 +27,7 @@ from oomproof.guard.view import (
     UnmanagedView,
     View,
     is_near,
+    runs_explain,
 )
 from oomproof.ledger.live_runs import ACTION_PAUSE
 
@@ -159,9 +160,10 @@ class Mix:
     ) -> View:
         shrink = self._shrink(0.3)
         near = is_near(SETTINGS, int(self.available * MIB), 0)
+        unexplained = shrink > 0 and not runs_explain(shrink, (*jobs, *others))
         return View(
             self.t, int(self.available * MIB), 0, 0.0, shrink, self._shrink(5.0), jobs, others, unmanaged=unmanaged,
-            searching=near and shrink > 0 and self._is_searching(),
+            searching=near and unexplained and self._is_searching(),
         )  # fmt: skip
 
     def _is_searching(self) -> bool:

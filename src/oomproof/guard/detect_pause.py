@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomproof.guard.turn_depth import turn_floor
 from oomproof.guard.view import (
     NOT_OURS,
     Action,
@@ -28,7 +29,6 @@ PAUSE_STALLED = 0.10
 # It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
-PARTS = (2, 4, 8)  # of the floor, left to the last that runs: at its first turn, and later
 
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
@@ -54,16 +54,22 @@ def for_the_last(settings: Settings, facts: Facts) -> Settings:
     """Such a job may take half of the floor, and more at later turns."""
     if not is_waited_for(facts):
         return settings
-    return replace(settings, floor=settings.floor // PARTS[min(facts.pauses, len(PARTS) - 1)])
+    return replace(settings, floor=turn_floor(settings.floor, facts.pauses))
 
 
 def will_fit(settings: Settings, facts: Facts) -> bool:
     """What it has yet to take is known, and leaves a part of the floor: then neither a pause nor an end helps anybody."""
-    if settings.need is None or settings.need <= facts.use or not ours(facts):
+    left = yet_to_take(settings, facts)
+    if left is None or not ours(facts):
         return False
-    return (
-        facts.available + facts.swap_free - facts.pending - (settings.need - facts.use) > settings.floor / 4
-    )
+    return facts.available + facts.swap_free - facts.pending - left > settings.floor / 4
+
+
+def yet_to_take(settings: Settings, facts: Facts) -> int | None:
+    """Of what it needs, where that is known and was not exceeded; needs are told in round figures."""
+    if settings.need is None or facts.use > settings.need + settings.floor // 16:
+        return None
+    return max(0, settings.need - facts.use)
 
 
 def pause_threshold(settings: Settings, facts: Facts) -> int:
@@ -82,8 +88,9 @@ def pause_is_due(settings: Settings, facts: Facts) -> bool:
 def resume_headroom(settings: Settings, facts: Facts) -> int:
     """RAM that must be available before a job paused now is resumed."""
     line = pause_threshold(settings, facts)
-    if settings.need is not None and settings.need > facts.use:
-        return settings.floor + settings.need - facts.use
+    left = yet_to_take(settings, facts)
+    if left is not None:
+        return settings.floor // 4 + left  # as will_fit has it
     hysteresis = max(settings.floor // 4, int(facts.rate * RESUME_SECONDS))
     return min(line + hysteresis, settings.margin + settings.floor)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.detect_pause import PARTS
+from oomproof.guard.turn_depth import PARTS, line_beside_a_turn
 from oomproof.guard.view import (
     IN_VAIN,
     NONE,
@@ -24,9 +24,9 @@ RESUME_INTERVAL = 5.0  # seconds between two runs that resume: the second must s
 UNMANAGED_SECONDS = 120.0  # that unmanaged jobs have to end and free memory; they may be paused themselves, and wait for this one
 PAUSED_SECONDS = 30.0  # the same where all of them are paused: they may have a turn each
 SOON = 5.0  # seconds, in which growth that lasts would take what is left
-_SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
 # that all jobs have been paused, runs and others, with a turn for each that may have one
 STUCK_SECONDS = 300.0
+_SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as late as there is time for
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
@@ -40,6 +40,8 @@ def end_line(settings: Settings, facts: Facts) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
     if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
         return settings.floor / 2
+    if facts.unmanaged_wait and (facts.unmanaged_runs or facts.running == 1):
+        return line_beside_a_turn(settings.floor, facts.shrink)
     return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
@@ -57,7 +59,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     least = settings.floor / 8
     lasts = facts.running > 0 or soon <= least
     shrinks = facts.shrink > 0 and (available <= least or (since_the_pause and lasts))
-    pressed = shrinks or facts.stall > STALLED
+    pressed = (shrinks and not _will_end(settings, facts)) or facts.stall > STALLED
     if settled and pressed and facts.my_turn and state.term_at is None:
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
@@ -95,6 +97,11 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
     return NONE
+
+
+def _will_end(settings: Settings, facts: Facts) -> bool:
+    """Most of the growth is of runs whose need is known, and leaves a part of the floor when it is reached."""
+    return facts.known_rate >= facts.shrink / 2 and facts.available - facts.pending > settings.floor / 8
 
 
 def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomproof.guard.detect_limit import TERM_SECONDS
 from oomproof.guard.detect_pause import for_the_last
 from oomproof.guard.detect_resume import end_line
-from oomproof.guard.view import NONE, NOT_OURS, Action, Facts, Settings, facts_text, headroom, ours
+from oomproof.guard.view import NONE, NOT_OURS, STALLED, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -16,6 +16,7 @@ REACT_KILL = 0.03
 # within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in one replay the
 # training was ended, by all signs for that, while the loader that it had to outlive was paused.
 LASTING_SECONDS = 10.0
+_GOES_ON = 1 / 8  # of the growth that lasted: below that it has just ended
 
 
 def on_machine(settings: Settings, facts: Facts) -> Action:
@@ -42,7 +43,7 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
         last = end_line(settings, facts)
-        if available <= last and facts.use >= settings.floor / 4:
+        if available <= last and facts.use >= settings.floor / 4 and _is_filled(settings, facts, available):
             kind = "kill" if available <= last / 2 else "term"
             return Action(kind, unmanaged, "machine", others_growth=True)
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
@@ -55,10 +56,18 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     return NONE
 
 
+def _is_filled(settings: Settings, facts: Facts, available: int) -> bool:
+    """Whether others still take what is left: a job that only holds is not ended because others hold the rest."""
+    lasting = max(0.0, min(facts.shrink, facts.drain))
+    return facts.stall > STALLED or available - lasting * LASTING_SECONDS <= settings.floor / 8
+
+
 def _reaches(facts: Facts, gap: float) -> bool:
     """Whether this job's growth soon takes that much more."""
+    if facts.rate <= 0 or facts.rate < facts.sustained * _GOES_ON:
+        return False
     soon = max(facts.rate * TERM_SECONDS, facts.sustained * LASTING_SECONDS)
-    return facts.rate > 0 and soon >= gap
+    return soon >= gap
 
 
 def _ask_threshold(settings: Settings, facts: Facts) -> float:

@@ -18,6 +18,7 @@ from oomproof.guard.detect_resume import (
     kept,
     while_paused,
 )
+from oomproof.guard.turn_depth import PARTS, turn_floor
 from oomproof.guard.view import (
     NONE,
     STALLED,
@@ -40,8 +41,6 @@ _NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen agai
 # somebody who holds and does not grow may end
 _TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
-# So many parts of the floor are left to the last that runs, at its first turn and later: beside paused runs, and where there are none
-_BESIDE_RUNS, _ALONE = (2, 3), (2, 4, 8)
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _TRY = "nobody is left who could free memory, after {}; it is paused again if it keeps growing"
 _STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
@@ -111,9 +110,8 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
         return False  # a paused run is about to have it
     if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
         return False
-    least = settings.floor / (_BESIDE_RUNS if view.jobs or view.others else _ALONE)[-1]
     stuck = _is_stuck(settings, view, done)
-    if (view.available <= least and not stuck) or view.stall > PAUSE_STALLED:
+    if (view.available <= settings.floor / PARTS[-1] and not stuck) or view.stall > PAUSE_STALLED:
         return False
     doublings = min(_MOST_DOUBLINGS, max(0, done.pauses - 1))
     paused = sum(bool(other.paused) for other in view.unmanaged) + sum(
@@ -126,9 +124,10 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
 
 def _is_stuck(settings: Settings, view: View, done: Done) -> bool:
     """All wait for each other, and the first has had its turns, or nothing is left for one: a pause would only keep them all for an hour. A run of
-    ours is no part of it."""
-    had_its_turns = done.pauses > len(_ALONE) or view.available <= settings.floor / _ALONE[-1]
-    return not view.jobs and not view.others and had_its_turns
+    ours is no part of it, unless its end would free next to nothing: then nobody ends it either (detect_resume.STUCK_SECONDS)."""
+    had_its_turns = done.pauses > len(PARTS) or view.available <= settings.floor / PARTS[-1]
+    hold_nothing = all(run.frozen and run.use < settings.floor / 8 for run in (*view.jobs, *view.others))
+    return hold_nothing and had_its_turns
 
 
 def longest(settings: Settings) -> float:
@@ -186,10 +185,13 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
         may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
     ):
         return True
+    return paused_elsewhere_now(view, pauses) or pause_is_enough(settings, view, pauses)
+
+
+def paused_elsewhere_now(view: View, pauses: Pauses) -> bool:
+    """Whether another guard paused an unmanaged job a moment ago: the effect is still to be seen."""
     paused = (pauses.get(job.key, Done()).paused_elsewhere for job in view.unmanaged)
-    if any(since is not None and view.t - since < SETTLE for since in paused):
-        return True
-    return pause_is_enough(settings, view, pauses)
+    return any(since is not None and view.t - since < SETTLE for since in paused)
 
 
 def pause_is_enough(settings: Settings, view: View, pauses: Pauses) -> bool:
@@ -254,14 +256,13 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
 
 def _last_one(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Settings:
     """One that runs alone while all others wait for it may take half of the floor, and more at each turn: it may be nearly done, and if nobody may go
-    on, one of them has to die. Not so much that a run that waits would be ended for it."""
+    on, one of them has to die."""
     others = [other for other in view.unmanaged if other.key != job.key]
     is_alone = not any(other.rate > 0 and not other.paused for other in others)
     is_first = any(other.paused for other in others) and _is_oldest(view, job)
     if facts.running or not is_alone or not (is_first or done.pauses):
         return settings
-    deepest = _BESIDE_RUNS if view.jobs or view.others else _ALONE
-    return replace(settings, floor=settings.floor // deepest[min(done.pauses, len(deepest) - 1)])
+    return replace(settings, floor=turn_floor(settings.floor, done.pauses))
 
 
 def _with_pause(view: View, job: UnmanagedView) -> View:

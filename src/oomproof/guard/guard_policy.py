@@ -57,15 +57,16 @@ def _choice(
 ) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
     for_the_machine = action.scope == "machine" and action.kind in _TOUCHES and not action.gave_up
-    # what runs of ours take is not looked for among the others
-    seen = view if view.searching == facts.searching else replace(view, searching=facts.searching)
-    if for_the_machine and not ours(facts) and detect_unmanaged.spares_ours(settings, seen, pauses):
+    theirs = not ours(facts) and (action.kind != "freeze" or facts.rate + facts.runs_rate < facts.shrink / 2)
+    if for_the_machine and theirs and detect_unmanaged.spares_ours(settings, view, pauses):
         return []  # whoever fills the machine is paused first
     ends = for_the_machine and (
         action.kind in ("term", "kill") or (action.kind == "freeze" and not facts.running)
     )
     if ends and detect_unmanaged.pause_is_enough(settings, view, pauses):
         return []  # nor for a moment of growth of its own
+    if for_the_machine and action.kind == "term" and detect_unmanaged.paused_elsewhere_now(view, pauses):
+        return []
     return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
 
 
@@ -113,7 +114,9 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         running=turn.running,
         waiting=turn.waiting,
         pending=turn.pending,
-        searching=view.searching and turn.rate + max(0.0, job.rate) < view.shrink / 2,
+        runs_rate=turn.rate,
+        known_rate=turn.known_rate,
+        searching=view.searching,
         pauses=state.done.pauses,
         unmanaged_wait=any(job.paused or job.waited or not job.tie for job in view.unmanaged),
         unmanaged_lives=any(not job.paused and not job.tie for job in view.unmanaged),

@@ -20,6 +20,7 @@ class Turns:
     waiting: int = 0  # others that their guards have paused: they wait for this one too
     pending: int = 0  # what those that run have yet to take of what is reserved for them
     rate: float = 0.0  # bytes per second that those that run take
+    known_rate: float = 0.0  # of that, of those whose need is known and not reached
 
 
 def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can_push: bool) -> Turns:
@@ -51,4 +52,5 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
         waiting=sum(job.frozen == "guard" for job in others),
         pending=sum(job.pending for job in others if not job.frozen),
         rate=sum(max(0.0, job.rate) for job in others if not job.frozen),
+        known_rate=sum(max(0.0, job.rate) for job in others if not job.frozen and job.pending > 0),
     )

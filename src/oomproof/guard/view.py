@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
@@ -120,6 +122,8 @@ class Facts:
     # jobs that were not started by us are or were paused, or grow and can be: they may free memory
     unmanaged_wait: bool = False
     pending: int = 0  # what the others that run have yet to take of what is reserved for them
+    runs_rate: float = 0.0  # bytes per second that those take
+    known_rate: float = 0.0  # of that, of those whose need is known and not reached
     searching: bool = False  # who fills the machine is not a run, not known yet, and is about to be
     pauses: int = 0  # how often it was paused so far
     unmanaged_runs: bool = False  # one of those was resumed, and has its turn
@@ -186,6 +190,11 @@ NONE = Action("none")
 def is_near(settings: Settings, available: int, swap_free: int) -> bool:
     """Whether the other jobs matter for this one."""
     return available + swap_free <= settings.margin or available <= settings.floor
+
+
+def runs_explain(shrink: float, runs: Sequence[JobView]) -> bool:
+    """Whether most of what the machine loses is taken by runs: then it is not looked for among the others."""
+    return sum(max(0.0, run.rate) for run in runs if not run.frozen) >= shrink / 2
 
 
 def headroom(settings: Settings, machine: View | Facts) -> int:

@@ -10,7 +10,7 @@ from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
-from oomproof.guard.view import JobView, Settings, UnmanagedView, View, is_near
+from oomproof.guard.view import JobView, Settings, UnmanagedView, View, is_near, runs_explain
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
 from oomproof.trend import growth
 
@@ -57,6 +57,8 @@ class ViewReader:
             self._idleness.reset(t)
             self._idle_users.clear()
         self._was_paused = paused
+        runs = tuple(map(_seen, others))
+        unexplained = shrink > 0 and not runs_explain(shrink, (*jobs, *runs))
         return View(
             t,
             available,
@@ -65,11 +67,14 @@ class ViewReader:
             shrink=shrink,
             drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=tuple(jobs),
-            others=tuple(map(_seen, others)),
+            others=runs,
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
             idle_users=self._idle_of(t, others) if paused else frozenset(),
             unmanaged=unmanaged,
-            searching=near and shrink > 0 and self._unmanaged is not None and self._unmanaged.is_searching(t),
+            searching=near
+            and unexplained
+            and self._unmanaged is not None
+            and self._unmanaged.is_searching(t),
         )
 
     def glance(self, t: float) -> tuple[int, int]:

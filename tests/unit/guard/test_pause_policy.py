@@ -158,7 +158,36 @@ def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
 
 def test_a_known_need_is_the_room_it_waits_for() -> None:
     state = detect_pause.after_pause(replace(DESKTOP, need=10 * GIB), LOADER, Done())
-    assert state.resume_headroom == DESKTOP.floor + 7 * GIB
+    assert state.resume_headroom == DESKTOP.floor // 4 + 7 * GIB, "as much as it would not be paused with"
+
+
+def test_one_that_holds_all_it_needs_is_not_paused_and_resumes_first() -> None:
+    """In the simulation one was paused in the last moment of its growth, and ended for those that took the rest."""
+    settings = replace(DESKTOP, need=3 * GIB)
+    done = loader(available=400 * MIB, use=3 * GIB + 20 * MIB)
+    assert choose(settings, done, Done()).kind == "warn"
+    assert choose(settings, replace(done, use=4 * GIB), Done()).kind == "freeze", "more than was known"
+    state = detect_pause.after_pause(settings, done, Done())
+    assert detect_resume.headroom_is_back(still(available=300 * MIB), state)
+
+
+def test_a_paused_job_is_not_ended_for_growth_whose_end_is_known() -> None:
+    state = paused(paused_left=900 * MIB)
+    other = still(available=400 * MIB, shrink=50.0 * MIB, drain=50.0 * MIB, runs_rate=50.0 * MIB)
+    assert choose(DESKTOP, other, state).kind == "term"
+    known = replace(other, known_rate=50.0 * MIB, pending=200 * MIB)
+    assert choose(DESKTOP, known, state).kind == "none"
+    assert choose(DESKTOP, replace(known, pending=300 * MIB), state).kind == "term", "it leaves nothing"
+    assert choose(DESKTOP, replace(known, known_rate=20.0 * MIB), state).kind == "term", "others take more"
+
+
+def test_growth_that_has_just_ended_ends_nobody() -> None:
+    """What was left of the rate was a rounding error; what lasted over seconds was 34 MiB/s."""
+    settings = Settings(margin=243 * MIB, floor=243 * MIB, grace=30.0)
+    grown = loader(available=136 * MIB, use=392 * MIB, rate=20.0 * MIB, sustained=34.0 * MIB, shrink=20.0 * MIB,
+                   running=0, pauses=1, freeze_turn=False)  # fmt: skip
+    assert choose(settings, grown, Done(pauses=1)).kind == "term"
+    assert choose(settings, replace(grown, rate=0.1 * MIB, shrink=0.1 * MIB), Done(pauses=1)).kind != "term"
 
 
 def test_what_was_pushed_out_must_fit_back_in() -> None:
@@ -184,13 +213,12 @@ def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
 def test_deadlock_the_other_grows_on() -> None:
     """The paused job holds what the other one needs: thawed and ended, for it is the newest."""
     state = paused(paused_left=900 * MIB)
-    early = still(available=400 * MIB, shrink=50.0 * MIB, drain=50.0 * MIB, unmanaged_wait=True)
+    early = still(available=400 * MIB, shrink=50.0 * MIB, drain=50.0 * MIB, unmanaged_wait=True, running=2)
     beside_runs = replace(early, unmanaged_wait=False)
     assert choose(DESKTOP, beside_runs, state).kind == "term", "later there is no time for SIGTERM"
     assert choose(DESKTOP, early, state).kind == "none", "whoever grows may be paused in a moment"
-    assert choose(DESKTOP, replace(early, shrink=1000.0 * MIB, drain=200.0 * MIB), state).kind == "term", (
-        "there is no time for that"
-    )
+    fast = replace(early, shrink=1000.0 * MIB, drain=200.0 * MIB)
+    assert choose(DESKTOP, fast, state).kind == "term", "there is no time for that"
     assert choose(DESKTOP, replace(early, stall=0.5), state).kind == "term"
     pressed = replace(early, available=200 * MIB)
     assert choose(DESKTOP, pressed, state).kind == "term"
@@ -282,3 +310,12 @@ def test_one_that_will_fit_is_not_killed_either() -> None:
     nearly = loader(available=400 * MIB, use=3 * GIB, freeze_turn=False)
     assert choose(DESKTOP, nearly, Done()).kind == "kill"
     assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"
+
+
+def test_a_run_that_only_holds_is_not_ended_because_others_hold_the_rest() -> None:
+    """98 MiB of a floor of 243 were left, nobody took more, and the last run got SIGTERM."""
+    holds = loader(available=400 * MIB, rate=0.0, sustained=0.0, shrink=0.0, running=0, waiting=1)
+    assert choose(DESKTOP, holds, Done()).kind == "warn"
+    taken = replace(holds, shrink=50.0 * MIB, drain=50.0 * MIB)
+    assert choose(DESKTOP, taken, Done()).kind == "term", "others take what is left"
+    assert choose(DESKTOP, replace(holds, available=100 * MIB), Done()).kind == "kill", "nothing is left"

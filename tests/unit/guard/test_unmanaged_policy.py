@@ -400,6 +400,23 @@ def test_what_runs_of_ours_take_is_not_looked_for_among_the_others() -> None:
     assert ours(view, {}) == ["freeze"]
 
 
+def test_a_run_is_paused_for_what_runs_take_also_where_somebody_else_could_be() -> None:
+    """Two runs that grew waited for the pause of a third job, until one of them got SIGTERM."""
+    mine, other = replace(TRAINING, rate=60.0 * MIB), JobView("0-older", use=GIB, rate=100.0 * MIB)
+    view = replace(SHORT, shrink=160.0 * MIB, jobs=(mine,), others=(other,))
+    assert ours(view, {}) == ["freeze"]
+    assert ours(replace(view, shrink=400.0 * MIB), {}) == []
+
+
+def test_its_own_growth_does_not_end_a_run_in_the_second_of_somebody_elses_pause() -> None:
+    theirs = replace(LOADER, rate=0.0, paused="other")
+    grows = replace(TRAINING, rate=200.0 * MIB, sustained=200.0 * MIB)
+    view = replace(SHORT, available=450 * MIB, jobs=(replace(grows, protected=True),), unmanaged=(theirs,))
+    _, state = detect_unmanaged.decide(DESKTOP, view, {})
+    assert "term" not in ours(replace(view, t=1000.5), state)
+    assert "term" in ours(replace(view, t=1001.5), state)
+
+
 def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() -> None:
     """Five jobs started by hand, all paused with 12 MiB left, were kept so for an hour."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
@@ -408,6 +425,20 @@ def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() ->
     assert kinds(DESKTOP, view, {KEY: done}) == []
     (action,), _ = detect_unmanaged.decide(DESKTOP, replace(view, t=1031.0), {KEY: done})
     assert action.kind == RESUME and action.gave_up
+
+
+def test_a_paused_run_that_holds_next_to_nothing_keeps_nobody_stuck() -> None:
+    """In the simulation two jobs started by hand and a run of 14 MiB were all still paused after fifteen minutes."""
+    stuck = replace(LOADER, paused="guard", rate=0.0)
+    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
+    waits = JobView("2-new", use=14 * MIB, frozen="guard")
+    view = replace(
+        SHORT, t=1081.0, available=100 * MIB, shrink=0.0, jobs=(), others=(waits,), unmanaged=(stuck,)
+    )
+    (action,), _ = detect_unmanaged.decide(DESKTOP, view, {KEY: done})
+    assert action.kind == RESUME and action.gave_up
+    holds = replace(view, others=(replace(waits, use=GIB),))
+    assert kinds(DESKTOP, holds, {KEY: done}) == [], "its end would help: it is ended in time"
 
 
 def test_one_that_is_paused_alone_has_its_turn_later_than_one_of_several() -> None:

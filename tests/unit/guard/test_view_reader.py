@@ -12,7 +12,7 @@ from oomproof.guard.idle_runs import IDLE_AFTER
 from oomproof.guard.view import Settings, UnmanagedView
 from oomproof.guard.view_reader import ViewReader
 from oomproof.ledger.live_runs import Live
-from oomproof.units import GIB
+from oomproof.units import GIB, MIB
 
 
 def test_each_users_runs_are_idle_or_not_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +32,18 @@ def test_each_users_runs_are_idle_or_not_by_themselves(monkeypatch: pytest.Monke
     assert seen[60.0].idle_users == frozenset() and last.idle_users == frozenset({1000})
     assert not last.others_idle, "somebody works"
     assert [job.uid for job in last.others] == [1000, 1001]
+
+
+def test_growth_that_runs_explain_uses_up_none_of_the_time_of_a_search() -> None:
+    """A run took the margin for eight seconds; then a job was started by hand, and nobody was looked for any more."""
+    left = iter((1000, 900, 800, 700))
+    host = SimpleNamespace(headroom=lambda: (next(left) * MIB, 0), stall=lambda t: 0.0, ram=8 * GIB)
+    asked: list[float] = []
+    unmanaged = SimpleNamespace(view=lambda near: (), is_searching=lambda t: not asked.append(t))
+    settings = [Settings(margin=2 * GIB, floor=GIB // 2, grace=30.0)]
+    rate = [100.0 * MIB / 0.2]
+    runs = lambda now: [Live("1-a", pid=11, rate=rate[0])]  # noqa: E731
+    reader = ViewReader(host, (), BestEffort(pytest.fail), unmanaged, settings, runs)  # type: ignore[arg-type]
+    assert not any(reader.read(t).searching for t in (0.0, 0.2, 0.4)) and asked == []
+    rate[0] = 0.0
+    assert reader.read(0.6).searching and asked == [0.6]
