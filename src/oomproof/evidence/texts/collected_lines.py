@@ -260,7 +260,7 @@ def _kept(kind: str, shapes: Counter[str], enough: float) -> frozenset[str] | No
 
 def _differ(rests: Sequence[str]) -> bool:
     """What stands behind a prefix begins in many ways; behind a sentence's own words it does not."""
-    first = {rest[:1].isspace() or _SAME_WORDS.search(rest[:60])[0] for rest in rests}  # type: ignore[index]
+    first = {len(rest) - len(rest.lstrip()) or _SAME_WORDS.search(rest[:60])[0] for rest in rests}  # type: ignore[index]
     return len(first) >= max(2, min(4, len(rests) // 2))
 
 
