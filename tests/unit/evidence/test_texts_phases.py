@@ -54,6 +54,15 @@ def phase_of(text: str) -> str:
         ([("t.py", "train", "x"), ("agent.py", "_save_obs", "x")], "train"),
         ([("t.py", "train", "x"), (f"{LIBRARY}/wandb/sdk/lib/sock.py", "load_settings", "x")], "train"),
         ([("run.py", "<module>", "work()"), ("run.py", "work", "a / b")], "unknown"),
+        ([("solve.py", "<module>", "pickle.dump(result, file)")], "save"),
+        (
+            [
+                ("export.py", "restore_key", "key = pickle.load(file)"),
+                ("/env/lib/python3.10/site-packages/torch/storage.py", "_load_from_bytes", "return torch.load(x)"),
+                ("/env/lib/python3.10/site-packages/torch/serialization.py", "validate_cuda_device", "raise RuntimeError("),
+            ],
+            "load",
+        ),
     ],
 )  # fmt: skip
 def test_frames(frames: list[tuple[str, str, str]], phase: str) -> None:

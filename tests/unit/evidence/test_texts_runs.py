@@ -107,3 +107,58 @@ def test_a_sentence_broken_inside_its_figures() -> None:
     )
     gpu = dies_of(text).gpu
     assert gpu is not None and gpu.requested == 2 << 30 and gpu.total == round(11.93 * (1 << 30))
+
+
+AGENT = "wandb: Agent Starting Run: {} with config:\n"
+
+
+def test_a_sweeps_last_run_counts() -> None:
+    """One process tries several settings in turn; the figures that matter are of the last one that failed."""
+    text = (
+        AGENT.format("a1b2c3") + FAILS.format("KeyError: 'a'") + AGENT.format("d4e5f6") + FAILS.format("MemoryError")
+    )  # fmt: skip
+    assert dies_of(text).cause == "python-memory-error"
+
+
+def test_an_agent_that_starts_another_run_takes_nothing_back(cause) -> None:
+    text = (
+        AGENT.format("a1b2c3")
+        + FAILS.format("MemoryError")
+        + AGENT.format("d4e5f6")
+        + "wandb: Run data is saved\n"
+    )
+    assert cause(text) == "python-memory-error"
+
+
+def test_what_python_prints_as_a_warning_is_no_death(cause) -> None:
+    warned = (
+        "/opt/env/lib/python3.11/site-packages/fast_ops/load.py:63: UserWarning: Cannot use 'fast-ops', slower ones are used. "
+        "/opt/env/lib/python3.11/site-packages/fast_ops/_ops.so: undefined symbol: _ZN5torch3jit\n"
+    )
+    assert cause(warned * 2 + "predicting 3 of 9\n") == "not-a-crash"
+    assert cause(warned.partition("UserWarning: ")[2]) == "import-error"
+
+
+@pytest.mark.parametrize(
+    ("path", "slug"), [("/tmp/pymp-x1", "disk-full"), ("/dev/shm/pymp-x1", "shm-exhausted")]
+)
+def test_a_full_disk_is_told_by_its_path(cause, path: str, slug: str) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3.8/multiprocessing/reductions.py", line 9, in reduce_storage\n'
+        f"    df = DupFd(fd)\nOSError: [Errno 28] No space left on device: '{path}'\n"
+    )
+    assert cause(text) == slug
+
+
+def test_a_shell_that_cannot_read_a_script_ends(cause) -> None:
+    assert (
+        cause("/var/spool/slurmd/job42/slurm_script: 8: .: Can't open /home/me/settings\n") == "other-error"
+    )
+
+
+def test_an_exit_code_in_brackets(cause) -> None:
+    assert (
+        cause("Last Error: Pod failed.\n[f81-n0-0] terminated with exit code (137). Reason [Error].\n")
+        == "killed-unknown"
+    )
+    assert cause("[f81-n0-0] terminated with exit code (0). Reason [Completed].\n") == "not-a-crash"

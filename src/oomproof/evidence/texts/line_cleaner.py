@@ -24,6 +24,7 @@ _LEVEL = (
 )
 _STAMP = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:[A-Z][\w ]{0,16}|[+-]\d{4})\] ?|\d\d/\d\d/\d\d \d\d:\d\d:\d\d "
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) [\w.-]{1,80} [\w./-]{1,80}\[\d+\]: "
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ,_]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?-|:| \|)? ?"
     r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?:\| )?"
     r"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?: ?-)? ?|\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d \w{2,5}\] (?:\{[^{}\n]{1,60}\} )?|##\[(?:error|warning|debug|notice)\]"
@@ -66,6 +67,7 @@ _BRACKETS = re.compile(
     r"|KeyboardInterrupt$| ?\*\*\* caught|(?:Killed|Segmentation fault|Bus error|Aborted)(?: \(core dumped\))?$|\w+Error +Traceback \()"
 )
 _NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}
+_WARNED = re.compile(r"\S{1,300}\.py:\d{1,7}: \w{0,60}Warning: ")  # as Python's warnings print themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ def clean(raw: str) -> Line:
             break
     if text.startswith("[") and (match := _BRACKETS.match(text)):
         text = text[match.end() :]
+    if not level and "Warning: " in text and _WARNED.match(text):
+        level = "WARNING"
     return Line(text, tag, _LEVELS.get(level, level), len(raw), raw.endswith(" "))
 
 

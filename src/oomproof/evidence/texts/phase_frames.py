@@ -20,7 +20,7 @@ _CODE = (
 # What a line calls is nearer to the death than the function that it stands in
 _CALLS = (
     ("generate", re.compile(r"\.generate\(")),
-    ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(")),
+    ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(|\b(?:c?[Pp]ickle|dill|joblib)\.dump\(|\bnp\.save\w{0,12}\(")),
     ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
     ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|\btrain(?:ing)?_step\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
     ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(|\b(?:self|trainer)\.(?:evaluate|validate|predict|test)\(")),
@@ -40,6 +40,7 @@ _TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
 _FILES = (  # where the file says it, whatever the function
     ("generate", re.compile(r"diffusers/pipelines/"), re.compile(r"^__call__$")),
     ("generate", re.compile(r"(?:samplers?|sampling|ddim|ddpm|k_diffusion\S{0,40})\.py$"), re.compile(r"sampl")),
+    ("load", re.compile(r"torch/(?:serialization|storage)\.py$"), re.compile(r"load|restore|deserial|validate_cuda")),
     ("load", re.compile(r"keras/applications/|/torchvision/models/|/timm/models/"), re.compile(r"^[A-Z]\w*$|^_?(?:create|build|make)_|^_(?:resnet|vgg|densenet|efficientnet)$")),
     ("generate", re.compile(r"vllm/|sglang/"), re.compile(r"^execute_model$|^forward_(?:batch_generation|extend|decode)$|^event_loop_\w+$|^get_next_batch_to_run$|^prepare_for_(?:extend|decode)$")),
 )  # fmt: skip

@@ -9,6 +9,11 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 _SHORTEST = 20  # characters of a line that tells runs apart
 _KEY = re.compile(r"[^\d\s][^\d]{10,60}")
 _ANY_LINE = re.compile(r"^\s*(?:Traceback|File|warnings?\b|wandb:|[-=#*_]{4,})|\bwarn|%\|", re.IGNORECASE)
+# A launcher says that the next run or attempt begins
+_ANNOUNCED = re.compile(
+    r"^wandb: Agent Starting Run: \w|\d attempts left; will restart worker group|Restarting worker group|CANCELLED AT \S{10,30} DUE TO (?:JOB REQUEUE|PREEMPTION)"
+)
+_ANNOUNCING = ("Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
 _OFTEN = 3  # openings without a failure between them: the line is one of many
 
 
@@ -38,10 +43,12 @@ class RestartWatch:
             self._shape, self._key = shape, key[0]
 
     def may_open(self, text: str) -> bool:
-        return bool(self._key) and self._key in text
+        return (bool(self._key) and self._key in text) or any(word in text for word in _ANNOUNCING)
 
     def opens(self, line: str, failed: bool) -> bool:
-        if not self.may_open(line) or _shape(line) != self._shape:
+        if _ANNOUNCED.search(line[:400]):
+            return failed
+        if not self._key or self._key not in line or _shape(line) != self._shape:
             return False
         self._quiet = 0 if failed else self._quiet + 1
         if self._quiet > _OFTEN:

@@ -12,6 +12,7 @@ from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.belief_mentions import beliefs_in
+from oomproof.evidence.texts.collected_lines import Collected
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
@@ -98,7 +99,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 guards.feed(number, line)
         else:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
-            lines = Ordered(raw)
+            lines = Ordered(Collected(raw))
             true = lines.true
             examples = Examples()
             for index, batch in enumerate(_batches(lines)):

@@ -188,6 +188,7 @@ EXITS = (
     Row("died due to signal ", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)", r"died due to signal (?P<number>\d{1,2})\b", {"signal": 9}),
     Row("exit_status", "exit_status  137", r"^exit_status\s+(?P<code>\d{1,3})\s*$", {"signal": 9}),
     Row("error exit status (", "Process `ALIGN (1)` terminated with an error exit status (137)", r"terminated with an error exit status \((?P<code>\d{1,3})\)", {"signal": 9}),
+    Row("exit code (", "[train-n0-0] terminated with exit code (137). Reason [Error].", r"terminated with exit code \((?P<code>\d{1,3})\)", {"signal": 9}),
     Row("ExitCode ", "ExitCode -9", r"^ExitCode (?P<code>-?\d{1,3})\b", {"signal": 9}),
     Row("ProcessSignaled(", "ERROR: failed process: Process(`python train.py`, ProcessSignaled(9)) [0]", r"\bProcessSignaled\((?P<number>\d{1,2})\)", {"signal": 9}),
     Row("Exit code is ", "Container killed on request. Exit code is 137", r"Exit code is (?P<code>\d{1,3})\b", {"signal": 9}),

@@ -16,6 +16,7 @@ _FULL = "shared memory (/dev/shm) is full"
 _SHM_FILES = re.compile(
     r"multiprocessing/(?:heap|shared_memory|synchronize|reductions|sharedctypes)\.py|storage\.py _?share"
 )
+_ELSEWHERE = re.compile(r"No space left on device: ['\"]/(?!dev/shm)")  # the path says which disk
 
 
 def _by_signal(cause: str, says: str, signal: str) -> Rule:
@@ -81,5 +82,5 @@ LOADER = (
          Row("No space left on device", 'Traceback (most recent call last):\n  File "/usr/lib/python3.11/multiprocessing/heap.py", line 80, in __init__\n'
              "    os.ftruncate(self.fd, size)\nOSError: [Errno 28] No space left on device",
              other='Traceback (most recent call last):\n  File "save.py", line 8, in save\n    file.write(data)\nOSError: [Errno 28] No space left on device'),
-         only="raised", unless="Too many open files", fits=lambda said, match: _SHM_FILES.search(said.files) is not None),
+         only="raised", unless="Too many open files", fits=lambda said, match: _SHM_FILES.search(said.files) is not None and not _ELSEWHERE.search(said.text)),
 )  # fmt: skip
