@@ -237,17 +237,19 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
     if calibrated is not None:
         run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
     gpu: Estimate | None = None
-    tight, lighter = virtual_run.tight(run, gpu_total, card) if gpu_total else "", ""
+    tight, lighter, growing = virtual_run.tight(run, gpu_total, card) if gpu_total else "", "", ""
     phases: tuple[Phase, ...] = ()
     if run.events:
-        gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+        expandable = virtual_run.asked_expandable()
+        gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
+        growing = "" if expandable else virtual_run.growing_note(run, gpu, card)
         frozen = frozen_weights(run.result, gpu.expected)
         lighter = quantized_note(frozen) if frozen is not None else ""
     else:
         phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
         gpu, sized.host.estimate(), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run), _other_torch(run, calibrated), *sized.held_back, tight, lighter) if note), peak=str(run.result.get("peak_place", "")),
+        notes=tuple(note for note in (*_notes(run), _other_torch(run, calibrated), *sized.held_back, tight, growing, lighter) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
     return replace(sized, sizing=sizing, run=run, card=card)
 

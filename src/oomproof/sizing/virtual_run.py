@@ -19,6 +19,7 @@ from oomproof.sizing.generation_events import continued
 from oomproof.sizing.shuffled_steps import reserved_in_other_orders
 from oomproof.sizing.unsteady_cache import most_reserved
 from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
+from oomproof.units import format_size
 
 # of a storage without a name: born in forward, backward, optimizer
 _BIRTHS = ("activations", "temporary", "temporary")
@@ -312,6 +313,22 @@ def gpu_estimate(
         wide = max(wide, card_constants.BENCHMARK_LEAST)
     high = context.high + searching + found.reserved + wide + sum(found.more.values())
     return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
+
+
+_WORTH_IT = 0.9  # of the upper end
+
+
+def growing_note(run: VirtualRun, gpu: Estimate, card: Card = ANY_CARD) -> str:
+    """Of batches of many shapes: how much less they could take with segments that grow."""
+    if not run.result.get("many_shapes"):
+        return ""
+    growing = gpu_estimate(run, True, card)[0].high
+    if growing > _WORTH_IT * gpu.high:
+        return ""
+    return (
+        f"blocks of batches of many shapes fit badly into one another; with {OLD_NAME}=expandable_segments:True it takes at most "
+        f"{format_size(growing)}"
+    )
 
 
 _MATRICES = ("mm.default", "attention", "linalg")

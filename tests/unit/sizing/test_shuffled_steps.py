@@ -8,6 +8,7 @@ from test_virtual_run import a_run
 from oomproof.sizing import virtual_run
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.shuffled_steps import reserved_in_other_orders
+from oomproof.units import format_size
 
 MIB = 1 << 20
 Log = tuple[list[tuple[int, int]], list[int]]
@@ -100,6 +101,20 @@ def test_an_order_that_is_drawn_on_the_card_is_told_by_the_median() -> None:
     assert drawn.reserved > seeded.reserved
     tops = [replay.reserved + replay.more[virtual_run.EPOCH] for replay in (seeded, drawn)]
     assert tops[0] == tops[1], "the upper end is the same"
+
+
+def test_segments_that_grow_are_offered_where_blocks_fit_badly() -> None:
+    events, ends = _log([(40 + 7 * index) * MIB for index in range(12)])
+    facts = {"step_ends": ends, "notes": [], "widened": {}, "marks": [(2, "train")]}
+    many = a_run(events, **facts, many_shapes={"batches": 12, "seen": 12, "order": "seeded"})
+    alike = a_run(events, **facts)
+    note = virtual_run.growing_note(many, virtual_run.gpu_estimate(many)[0])
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note
+    assert note.endswith(format_size(virtual_run.gpu_estimate(many, True)[0].high))
+    assert not virtual_run.growing_note(alike, virtual_run.gpu_estimate(alike)[0])
+    assert not virtual_run.growing_note(many, virtual_run.gpu_estimate(many, True)[0]), (
+        "they are there already"
+    )
 
 
 def test_whose_order_is_known() -> None:
