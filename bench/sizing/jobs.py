@@ -210,7 +210,15 @@ FRESH3: dict[str, str] = {
     "swin_b-32x250-fp16": "vision.py swin_b --batch 32 --size 250 --amp float16 --optimizer AdamW",
     "llama-compiled-8x512": "alignment_recipes.py compiled --batch 8",
 }
-EVERY = {**JOBS, **FRESH, **FRESH2, **FRESH3}
+# Under torch.compile, which the first look at FRESH3 had left out.
+COMPILED: dict[str, str] = {
+    "compiled-gpt-12x1024": "compiled_recipes.py gpt --batch 12",
+    "compiled-resnet50-128": "compiled_recipes.py resnet --batch 128",
+    "compiled-trainer-bert-16x512": "compiled_recipes.py trainer --batch 16 --length 512",
+    "compiled-two-lengths-16": "compiled_recipes.py lengths --batch 16",
+    "compiled-in-parts-8x1024": "compiled_recipes.py parts --batch 8",
+}
+EVERY = {**JOBS, **FRESH, **FRESH2, **FRESH3, **COMPILED}
 
 
 def command(name: str) -> list[str]:
@@ -222,8 +230,8 @@ def command(name: str) -> list[str]:
 
 
 def half(name: str) -> str:
-    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``, ``fresh3``."""
-    for part, jobs in (("fresh", FRESH), ("fresh2", FRESH2), ("fresh3", FRESH3)):
+    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``, ``fresh3``, ``compiled``."""
+    for part, jobs in (("fresh", FRESH), ("fresh2", FRESH2), ("fresh3", FRESH3), ("compiled", COMPILED)):
         if name in jobs:
             return part
     ordered = sorted(JOBS, key=lambda job: hashlib.sha256(job.encode()).hexdigest())

@@ -129,6 +129,8 @@ class CompiledFunctions:
         self.began()
         try:
             return planned_graphs.planned(self.mode, graph, inputs, settings)
+        except torch._dynamo.exc.RestartAnalysis:  # no fault: it will come again with another graph
+            raise
         except Exception as error:
             _tell(f"{LEFT_OUT} (of a part: {_first_line(error)})")
             return graph.forward

@@ -198,4 +198,3 @@ def _generator() -> None:
             return original.__new__(cls, device="cpu" if is_cuda(device) else device)
 
     torch.Generator = Generator
-

@@ -38,7 +38,11 @@ def planned(mode: VirtualMode, graph: Any, inputs: Any, settings: dict[str, Any]
         finally:
             mode.compiling = before
 
-    with config.patch(settings), autograd_config.patch(_known(autograd_config, _OF_AUTOGRAD)), _planned_for_card():
+    with (
+        config.patch(settings),
+        autograd_config.patch(_known(autograd_config, _OF_AUTOGRAD)),
+        _planned_for_card(),
+    ):
         made: Callable[..., Any] = compile_fx.compile_fx(graph, _seen(graph, inputs), inner_compile=inner)
         return made
 
@@ -51,7 +55,7 @@ def _seen(graph: Any, inputs: Any) -> list[Any]:
     """The inputs as the compiler has them."""
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     return [
-        node.meta["example_value"] if isinstance(given, torch.Tensor) else given
+        node.meta["example_value"] if isinstance(given, FakeTensor) else given
         for node, given in zip(places, inputs, strict=True)
     ]
 
@@ -133,7 +137,7 @@ def _as_with_a_card() -> Iterator[None]:
     from torch._inductor import scheduler
     from torch.utils import _triton
 
-    class Interface(device_interface.CudaInterface):  # type: ignore[misc,valid-type]
+    class Interface(device_interface.CudaInterface):  # type: ignore[misc]
         current_device = staticmethod(lambda: 0)
         set_device = staticmethod(lambda device: None)
         device_count = staticmethod(lambda: 1)

@@ -58,7 +58,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.signatures = Signatures()
         self.batch_facts = BatchFacts()
         self.whole: dict[Any, Any] = {}  # operations of several, as the card has them
-        self.compiling = ""  # while torch's compiler works, on tensors of its own that stand for those of the card
+        self.compiling = (
+            ""  # while torch's compiler works, on tensors of its own that stand for those of the card
+        )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
