@@ -63,7 +63,9 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     file = command(name)[0]
     os.chdir(os.path.dirname(file) if not file.startswith(str(PROGRAMS)) else PROGRAMS)
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    watched = script_sizing._run([python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True)
+    watched = script_sizing._run(
+        [python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True, True
+    )
     seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = {"seconds": round(seconds, 1), "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
             "host": watched.peak // MIB}  # fmt: skip
