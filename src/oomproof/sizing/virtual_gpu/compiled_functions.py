@@ -84,6 +84,8 @@ class CompiledFunctions:
             dynamic=dynamic,
             backend=functools.partial(self._planned, {**settings, **dict.fromkeys(_NOT_FOLLOWED, False)}),
         )
+        if made is model:  # TORCHDYNAMO_DISABLE
+            return model
         if isinstance(model, torch.nn.Module):
             made.forward = self._called(made.forward, model)
             return made
