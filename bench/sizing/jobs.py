@@ -264,7 +264,16 @@ FRESH4: dict[str, str] = {
     "example-torchvision-recipe": "example_folders.py recipe",
     "example-neural-style": "example_folders.py style",
 }
-EVERY = {**JOBS, **FRESH, **FRESH2, **FRESH3, **FRESH4}
+
+# Under torch.compile, which the first look at FRESH3 had left out.
+COMPILED: dict[str, str] = {
+    "compiled-gpt-12x1024": "compiled_recipes.py gpt --batch 12",
+    "compiled-resnet50-128": "compiled_recipes.py resnet --batch 128",
+    "compiled-trainer-bert-16x512": "compiled_recipes.py trainer --batch 16 --length 512",
+    "compiled-two-lengths-16": "compiled_recipes.py lengths --batch 16",
+    "compiled-in-parts-8x1024": "compiled_recipes.py parts --batch 8",
+}
+EVERY = {**JOBS, **FRESH, **FRESH2, **FRESH3, **FRESH4, **COMPILED}
 
 
 def command(name: str) -> list[str]:
@@ -276,8 +285,9 @@ def command(name: str) -> list[str]:
 
 
 def half(name: str) -> str:
-    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``, ``fresh3``, ``fresh4``."""
-    for part, jobs in (("fresh", FRESH), ("fresh2", FRESH2), ("fresh3", FRESH3), ("fresh4", FRESH4)):
+    """``tuning`` or ``reporting``; ``fresh``, ``fresh2``, ``fresh3``, ``fresh4``, ``compiled``."""
+    sets = {"fresh": FRESH, "fresh2": FRESH2, "fresh3": FRESH3, "fresh4": FRESH4, "compiled": COMPILED}
+    for part, jobs in sets.items():
         if name in jobs:
             return part
     ordered = sorted(JOBS, key=lambda job: hashlib.sha256(job.encode()).hexdigest())

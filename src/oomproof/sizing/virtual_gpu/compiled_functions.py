@@ -84,6 +84,8 @@ class CompiledFunctions:
             dynamic=dynamic,
             backend=functools.partial(self._planned, {**settings, **dict.fromkeys(_NOT_FOLLOWED, False)}),
         )
+        if made is model:  # TORCHDYNAMO_DISABLE
+            return model
         if isinstance(model, torch.nn.Module):
             made.forward = self._called(made.forward, model)
             return made
@@ -129,6 +131,8 @@ class CompiledFunctions:
         self.began()
         try:
             return planned_graphs.planned(self.mode, graph, inputs, settings)
+        except torch._dynamo.exc.RestartAnalysis:  # no fault: it will come again with another graph
+            raise
         except Exception as error:
             _tell(f"{LEFT_OUT} (of a part: {_first_line(error)})")
             return graph.forward

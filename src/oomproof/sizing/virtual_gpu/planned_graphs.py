@@ -20,6 +20,7 @@ _SETTINGS = {
     "max_autotune_pointwise": False, "coordinate_descent_tuning": False, "benchmark_kernel": False,
     "benchmark_fusion": False, "cpp_wrapper": False,
 }  # fmt: skip
+_map_all = torch.utils._pytree.tree_map
 _OF_AUTOGRAD = {"enable_autograd_cache": False, "force_non_lazy_backward_lowering": True}
 
 
@@ -55,19 +56,21 @@ def _seen(graph: Any, inputs: Any) -> list[Any]:
     """The inputs as the compiler has them."""
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     return [
-        node.meta["example_value"] if isinstance(given, torch.Tensor) else given
+        node.meta["example_value"] if isinstance(given, FakeTensor) else given
         for node, given in zip(places, inputs, strict=True)
     ]
 
 
 @contextlib.contextmanager
 def _planned_for_card() -> Iterator[None]:
-    """What is differentiated is on "cpu"; it moves to the card before it is split into forward and backward."""
+    """What is differentiated is on "cpu", also what the script makes on the card, for some of it is computed when constants are folded; all of it
+    moves to the card before it is split into forward and backward."""
     from torch._inductor import compile_fx
 
     passes = compile_fx._recursive_joint_graph_passes
 
     def then_moved(module: Any, *args: Any, **kwargs: Any) -> Any:
+        _name_device(module, torch.device("cpu"))
         out = passes(module, *args, **kwargs)
         _move(module if out is None else out)
         return out
@@ -77,15 +80,19 @@ def _planned_for_card() -> Iterator[None]:
 
 
 def _move(module: Any) -> None:
+    _name_device(module, CARD)
     moved: dict[int, Any] = {}
-    map_all = torch.utils._pytree.tree_map
+    for node in module.graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = _map_all(lambda item: _on_card(item, moved), node.meta["val"])
+
+
+def _name_device(module: Any, device: torch.device) -> None:
     for node in module.graph.nodes:
         if node.op == "call_function":
-            node.args, node.kwargs = map_all(
-                lambda item: CARD if isinstance(item, torch.device) else item, (node.args, node.kwargs)
+            node.args, node.kwargs = _map_all(
+                lambda item: device if isinstance(item, torch.device) else item, (node.args, node.kwargs)
             )
-        if "val" in node.meta:
-            node.meta["val"] = map_all(lambda item: _on_card(item, moved), node.meta["val"])
 
 
 def _on_card(item: Any, moved: dict[int, Any]) -> Any:
@@ -137,7 +144,7 @@ def _as_with_a_card() -> Iterator[None]:
     from torch._inductor import scheduler
     from torch.utils import _triton
 
-    class Interface(device_interface.CudaInterface):  # type: ignore[misc,valid-type]
+    class Interface(device_interface.CudaInterface):  # type: ignore[misc]
         current_device = staticmethod(lambda: 0)
         set_device = staticmethod(lambda device: None)
         device_count = staticmethod(lambda: 1)
