@@ -96,4 +96,4 @@ def test_a_sweep_of_another_host_is_not_resumed_here(capsys: pytest.CaptureFixtu
     info = json.loads(sweep.info_file.read_text())
     sweep.info_file.write_text(json.dumps({**info, "host": "elsewhere"}))
     assert main(["sweep", "resume", "s"]) == 2
-    assert "sweep s is of elsewhere" in capsys.readouterr().err
+    assert "sweep s was started on elsewhere" in capsys.readouterr().err
