@@ -24,6 +24,9 @@ class Cause:
     sign_of_kill: bool = False  # what a kill looks like from inside the job: who killed explains it
     sign_of_gpu_fault: bool = False  # what the program sees of an error that the GPU's driver reports
     lost_process: bool = False  # what the sudden end of one process looks like to the others
+    refused: bool = (
+        False  # an allocation of the host's that the kernel refused, as under a limit of address space
+    )
     shared_memory: bool = False  # what a full /dev/shm looks like: its samples decide
     by_signal: bool = False  # a process ended by a signal it could not catch, or by its own abort
     kernel_fault: bool = False  # a fault of a program in the kernel's log
@@ -159,11 +162,11 @@ _TABLE = (
           headline="/dev/shm was full: DataLoader workers pass batches through it",
           next="a larger one (docker run --shm-size=8g, or --ipc=host); fewer workers do not help where one batch is larger than it, num_workers=0 does",
           test="df -h /dev/shm while it runs"),
-    Cause("numpy-memory-error", label="NumPy: out of memory", memory=True, handled_as="a MemoryError", remedies=("one-data-copy",),
+    Cause("numpy-memory-error", label="NumPy: out of memory", memory=True, refused=True, handled_as="a MemoryError", remedies=("one-data-copy",),
           headline="NumPy could not allocate an array{request}",
           next="load it in parts, or np.load(..., mmap_mode='r') for .npy (never works for .npz)",
           test="ulimit -v; free -h at that moment"),
-    Cause("python-memory-error", label="Python: out of memory", memory=True, handled_as="a MemoryError", remedies=("one-data-copy",),
+    Cause("python-memory-error", label="Python: out of memory", memory=True, refused=True, handled_as="a MemoryError", remedies=("one-data-copy",),
           headline="Python ran out of memory{request}",
           next="load less at once; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; free -h at that moment"),
@@ -171,7 +174,7 @@ _TABLE = (
           headline="out of memory inside its own runtime: {message}",
           next="{heap_next}; the machine itself need not be short",
           test="the same with a larger heap; free -h while it runs"),
-    Cause("bad-alloc", label="native code: out of memory", memory=True,
+    Cause("bad-alloc", label="native code: out of memory", memory=True, refused=True,
           headline="native code could not allocate memory (std::bad_alloc)",
           next="make the job smaller; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; the same run with half the data"),

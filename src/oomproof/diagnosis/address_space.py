@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.verdict import Change, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 from oomproof.units import format_size
-
-_REFUSED = frozenset({"numpy-memory-error", "python-memory-error", "bad-alloc"})
 
 
 def with_limit(claim: WeightedCause, case: CaseFile) -> WeightedCause:
@@ -16,7 +15,7 @@ def with_limit(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     limit, host = case.address_space, case.host
     if (
         limit is None
-        or claim.cause not in _REFUSED
+        or not cause_of(claim.cause).refused
         or (host is not None and limit >= host.total + host.swap_total)
     ):
         return claim
