@@ -35,6 +35,9 @@ KEPT_IN_EVAL = Remedy(
     change=Change("code", "growth"),
 )
 
+_KEPT_WHERE = {"eval": "in each evaluation", "generate": "from one generate() to the next"}
+_PAST_LOADING = ("train", "eval", "generate")
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
@@ -119,7 +122,7 @@ def _about_growth(
     kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT
     told = f"it {growth_text(growth)}"
     longer = _only_longer(case, growth, limit)
-    where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
+    where = _KEPT_WHERE.get(growth.phase, "from step to step")
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
     if growth.workers:
         kept = _about_workers(case, growth)
@@ -138,7 +141,9 @@ def _about_growth(
         following = f"it was still loading: {LOAD_LESS}; then {command(case)}"
         if longer:
             following = f"it was still loading: {LOAD_LESS}; or give it more: {longer[0].command}"
-    elif growth.steps is None and longer:  # it told no steps: it may have been loading all the time
+    elif (
+        growth.steps is None and longer and growth.phase not in _PAST_LOADING
+    ):  # it told no steps: it may have been loading all the time
         following = (
             f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"
         )

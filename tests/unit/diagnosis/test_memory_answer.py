@@ -13,10 +13,21 @@ from helpers_case import END, GIB, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Atte
 from oomproof.diagnosis.advice import merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_evidence import describe
-from oomproof.evidence.case_file import Growth, GrowthPlace, OtherJob, ProcessGrowth, ProcessSeen, Twin
+from oomproof.evidence.case_file import (
+    CaseFile,
+    Growth,
+    GrowthPlace,
+    HostSample,
+    JobSample,
+    OtherJob,
+    ProcessGrowth,
+    ProcessSeen,
+    Twin,
+)
 from oomproof.guard.view import NOT_OURS
 from oomproof.records import replace
 
@@ -410,3 +421,22 @@ def test_an_argument_and_the_general_word_for_it_are_one_remedy(attempt: Attempt
     first, *rest = merged(general, smaller_job(case))
     assert "--workers 8 → 4" in first.title and "--batch-size 32 → 16" in rest[-1].title
     assert len(rest) == 2, "and one copy of the data"
+
+
+@pytest.mark.parametrize(
+    ("phase", "where", "loading"),
+    [
+        ("generate", "from one generate() to the next", False),
+        ("eval", "in each evaluation", False),
+        ("", "", True),
+    ],
+)
+def test_what_grows_where_it_generates_is_not_loading(phase: str, where: str, loading: bool) -> None:
+    """A loop of generate() that kept its outputs for 17 minutes was asked whether it was still loading."""
+    host = HostSample(END, 64 * GIB, 40 * GIB, 0, 0, None, 40 * GIB)
+    job = JobSample(END, GIB, 0, 0, 0, 0, 1, None, None, 0.0)
+    case = CaseFile(
+        argv=("python", "gen.py"), host=host, job=job, growth=replace(LEAK, phase=phase, steps=None)
+    )
+    following = answer(case, GIB, machine=False).next
+    assert ("if it was still loading" in following) is loading and where in following
