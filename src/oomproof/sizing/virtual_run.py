@@ -216,8 +216,9 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
             ends, start = run.result.get("step_ends", []), _training_starts(marks)
             others = reserved_in_other_orders(run.events, ends, seen, batches, expandable, start)
             most = max([most, *others])
-            if order == DRAWN and others:  # the card draws another than we did
-                usual = max(peak, int(median([usual, *others])))
+            # the card draws another than we did; ours has the largest batch last
+            if order == DRAWN and others:
+                usual = max(usual, int(median(others)))
         more[EPOCH] = max(0, most - usual)
     return Replay(peak, usual + grown, parts, phases, more)
 

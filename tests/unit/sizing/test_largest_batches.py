@@ -57,7 +57,7 @@ def test_an_epoch_of_many_shapes_is_followed_and_the_largest_comes_last_and_firs
     lines = printed.splitlines()
     trained = [line for line in lines if line.startswith("train")]
     assert trained[11] == "train 4 900" and run.result["steps"] >= 12
-    assert run.result["many_shapes"] == {"batches": 12, "seen": 12}
+    assert run.result["many_shapes"] == {"batches": 12, "seen": 12, "order": "seeded"}
     assert next(line for line in lines if line.startswith("eval")) == "eval 8 700"
     notes = " ".join(run.result["notes"])
     assert "the largest batch counts: int64 [4, 900]" in notes and "int64 [8, 700]" in notes

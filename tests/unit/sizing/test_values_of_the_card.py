@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from helpers_sizing import on_virtual_gpu
 from test_virtual_run import a_run
 
-from oomproof.sizing import virtual_run
+from oomproof.sizing import script_sizing, virtual_run
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -105,6 +106,18 @@ def test_autocast_goes_by_the_lists_of_the_cards_torch(
 ) -> None:
     monkeypatch.setenv(CARD_TORCH, version)
     assert on_virtual_gpu(NORM, tmp_path)[1].split() == [dtype]
+
+
+def test_the_version_of_the_cards_file_reaches_the_script() -> None:
+    script = NORM.replace("print(", "assert torch.float32 is (") + "raise SystemExit(7)"
+    statuses = [
+        script_sizing.size_command(
+            [sys.executable, "-W", "ignore", "-c", script], time_limit=60.0, gpu_total=None, allow_writes=True,
+            tell=lambda line: None, card_torch=version,
+        ).status
+        for version in ("2.12.0", "2.11.0")
+    ]  # fmt: skip
+    assert statuses == [7, 1]
 
 
 def test_a_version_that_nobody_names_is_this_one() -> None:
