@@ -26,6 +26,7 @@ from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.post_heads import split_head, spoken_lines
 from oomproof.evidence.texts.quoted_source import Examples
+from oomproof.evidence.texts.screen_lines import Unwrapped
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
 
@@ -106,7 +107,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 guards.feed(number, line)
         else:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
-            lines = Ordered(Collected(raw))
+            lines = Ordered(Collected(Unwrapped(raw)))
             true = lines.true
             examples = Examples()
             for index, batch in enumerate(_batches(lines)):
