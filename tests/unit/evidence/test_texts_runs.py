@@ -162,3 +162,28 @@ def test_an_exit_code_in_brackets(cause) -> None:
         == "killed-unknown"
     )
     assert cause("[f81-n0-0] terminated with exit code (0). Reason [Completed].\n") == "not-a-crash"
+
+
+STEPS = "".join(f"Epoch 1/2: step {step}/500 loss=0.{step}\n" for step in range(100, 500, 100))
+OUT_OF_MEMORY = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0. Some of the step tasks have been OOM Killed.\n"
+LIMIT = (
+    "slurmstepd: error: *** STEP 4242.0 ON node17 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***\n"
+)
+
+
+@pytest.mark.parametrize("ended", [OUT_OF_MEMORY, LIMIT])
+def test_a_later_attempt_that_finished_counts(cause, ended: str) -> None:
+    assert cause(STEPS + ended + STEPS + "Training finished. Model saved to out\n") in (
+        "not-a-crash",
+        "finished",
+    )
+
+
+@pytest.mark.parametrize("below", ["", "Epoch 1/2: step 500/500 loss=0.1\nTraining finished.\n", STEPS])
+def test_an_attempt_that_did_not_finish_takes_nothing_back(cause, below: str) -> None:
+    assert cause(STEPS + OUT_OF_MEMORY + below) == "slurm-oom"
+
+
+def test_a_finished_training_takes_no_kernels_kill_back(cause) -> None:
+    killed = "[ 123.456789] Out of memory: Killed process 4242 (python3) total-vm:9000kB, anon-rss:8000kB, file-rss:0kB, shmem-rss:0kB\n"
+    assert cause(killed + STEPS + "Training finished.\n") == "oom-kill-global"

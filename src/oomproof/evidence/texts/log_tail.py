@@ -17,6 +17,7 @@ _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
 _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
 _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
+_STEPS_TO_THE_END = 3  # signs of progress: one or two may be what a dying run still had to say
 _NODES = 8  # lines in which TensorFlow and XLA name the nodes of the graph that failed
 _CODE = 2  # lines: the code, and the marks below it
 _STACK = 60  # lines of a stack beside a fatal line
@@ -112,6 +113,18 @@ class LogTail:
         phase = self.loop_above(self.end)
         line = last.line or (self.end if phase != "unknown" else 0)
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
+
+    def finished_after(self, number: int) -> bool:
+        """Below that line a run goes on step by step, and says at last that it has finished."""
+        steps = 0
+        for at, raw in self.recent:
+            text = clean(raw[-_HEAD:]).text if at > number else ""
+            if text and signs.is_finish(text) and not signs.is_clock(text):
+                if steps >= _STEPS_TO_THE_END:
+                    return True
+            elif text and any(mark in text for mark in signs.ANCHORS):
+                steps += signs.read_sign(text) is not None
+        return False
 
     def _stops_with(self, sign: int) -> bool:
         """Hardly anything stands below the last sign, and nothing that ends a run."""

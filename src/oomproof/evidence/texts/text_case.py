@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from oomproof.causes import cause_of
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.run_settings import command_in
@@ -25,6 +26,7 @@ from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.post_heads import split_head, spoken_lines
 from oomproof.evidence.texts.quoted_source import Examples
+from oomproof.evidence.texts.screen_lines import Unwrapped
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
 
@@ -52,6 +54,7 @@ class TextCase:
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
+_STARTERS = ("slurm", "kubelet", "container", "exit-code")
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
@@ -71,6 +74,11 @@ def _feed_system(kernel: KernelParser, guards: GuardParser, batch: list[tuple[in
     for number, line in batch:
         kernel.feed(number, line)
         guards.feed(number, line)
+
+
+def _of_an_attempt(finding: Finding) -> bool:
+    """Who starts jobs again tells of one attempt; the kernel and its guards tell of a process that is gone."""
+    return cause_of(finding.cause).killed_by == "engine" or finding.guard.by in _STARTERS
 
 
 def _as_it_is(finding: Finding) -> Finding:
@@ -99,7 +107,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 guards.feed(number, line)
         else:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
-            lines = Ordered(Collected(raw))
+            lines = Ordered(Collected(Unwrapped(raw)))
             true = lines.true
             examples = Examples()
             for index, batch in enumerate(_batches(lines)):
@@ -126,6 +134,11 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         elif job.of_change:
             quoting = spoken_lines(job.whole)
             findings = [finding for finding in findings if finding.line not in quoting]
+        findings = [
+            finding
+            for finding in findings
+            if not (_of_an_attempt(finding) and job.finished_after(finding.line))
+        ]
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}

@@ -115,6 +115,9 @@ class TrainingParser:
         dates = (last_date(line[-2000:]) for _, line in reversed(self._tail.recent))
         return next((date for date in dates if date is not None), None)
 
+    def finished_after(self, number: int) -> bool:
+        return self._tail.finished_after(number)
+
     # -- blocks ---------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
