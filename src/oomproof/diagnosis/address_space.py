@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.verdict import Change, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
@@ -13,11 +12,7 @@ from oomproof.units import format_size
 def with_limit(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     """The same where no such limit stood, or one that the machine's own memory is below."""
     limit, host = case.address_space, case.host
-    if (
-        limit is None
-        or not cause_of(claim.cause).refused
-        or (host is not None and limit >= host.total + host.swap_total)
-    ):
+    if limit is None or (host is not None and limit >= host.total + host.swap_total):
         return claim
     free = (
         f", while {format_size(host.available)} of the machine's RAM was available"

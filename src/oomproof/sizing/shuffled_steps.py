@@ -64,24 +64,24 @@ def _order(count: int, wanted: int, draw: random.Random) -> list[int]:
 
 def _steps(events: Events, ends: Sequence[int]) -> list[_Step]:
     """The pieces between the ends."""
-    alive: dict[int, tuple[int, int]] = {}  # number → the piece that makes it, bytes
+    makers: dict[int, tuple[int, int]] = {}  # number → the piece that makes it, bytes
     steps = [_Step(events[start:end]) for start, end in pairwise(ends)]
     for number, size in events[: ends[0]]:
         if number > 0:
-            alive[number] = (-1, size)
+            makers[number] = (-1, size)
     for index, step in enumerate(steps):
         for number, size in step.events:
             if number > 0:
-                alive[number] = (index, size)
+                makers[number] = (index, size)
                 step.lasting[number] = size
-            elif number < 0 and -number in alive:
-                maker, bytes_made = alive.pop(-number)
+            elif number < 0 and -number in makers:
+                maker, made = makers.pop(-number)
                 if maker >= 0:
                     del steps[maker].lasting[-number]
                 if maker != index:
-                    step.taken[-number] = bytes_made
+                    step.taken[-number] = made
                     if maker >= 0:
-                        steps[maker].handed[-number] = bytes_made
+                        steps[maker].handed[-number] = made
     passed = {size for step in steps for size in step.handed.values()}
     last = steps[-1]
     for number in [number for number, size in last.lasting.items() if size in passed]:

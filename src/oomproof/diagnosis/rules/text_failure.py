@@ -6,7 +6,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.address_space import with_limit
 from oomproof.diagnosis.advice import (
     again,
     command,
@@ -180,7 +179,10 @@ def _claims(
     )
     if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
         best = with_account(best, case.gpu_oom, case)
-    best = with_limit(best, case)
+    if cause.refused:
+        from oomproof.diagnosis.address_space import with_limit  # not for a run that ended well
+
+        best = with_limit(best, case)
     others = [
         WeightedCause(
             reading.cause,
