@@ -102,11 +102,12 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         return facts, state
     others = (*(candidate for candidate in view.jobs if candidate is not job), *view.others)
     turn = turns(job, others, settings.floor // 8, max(0.0, view.shrink), can_push)
-    others_changed = turn.waiting > state.waiting or turn.running > state.running
+    waiting = turn.waiting + sum(bool(job.paused) for job in view.unmanaged)
+    others_changed = waiting > state.waiting or turn.running > state.running
     changed_at = view.t if others_changed else state.others_changed_at
     near = replace(
         facts,
-        # what a run of ours took before it was paused, or as it started, is not unmanaged growth to come
+        # what another job took before it was paused, or a run of ours as it started, is no growth to come
         drain=view.drain if view.t - changed_at > DRAIN_SECONDS else 0.0,
         my_turn=turn.to_end,
         freeze_turn=turn.to_pause,
@@ -123,6 +124,6 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         unmanaged_runs=any(job.waited and not job.paused for job in view.unmanaged),
         others_idle=view.others_idle and bool(job.frozen),
     )
-    if (turn.waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):
+    if (waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):
         return near, state
-    return near, replace(state, waiting=turn.waiting, running=turn.running, others_changed_at=changed_at)
+    return near, replace(state, waiting=waiting, running=turn.running, others_changed_at=changed_at)

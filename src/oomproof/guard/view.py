@@ -167,7 +167,7 @@ class JobState:
     done: Done = Done()
     calm_since: float | None = None  # since when nothing calls for action
     unasked_since: float | None = None  # since when nothing calls for the request made for the limit's sake
-    waiting: int = 0  # other jobs that their guards had paused at the last look near the margin
+    waiting: int = 0  # other jobs, runs or not, that were paused at the last look near the margin
     running: int = 0  # other jobs that ran then
     others_changed_at: float = float("-inf")  # when one more of them ran or was paused
 

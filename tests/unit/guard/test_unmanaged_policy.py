@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oomproof.guard import detect_unmanaged, guard_policy
 from oomproof.guard.detect_unmanaged import KILL, PAUSE, RESUME, TERM
-from oomproof.guard.view import Done, JobView, Settings, UnmanagedView, View
+from oomproof.guard.view import Done, JobState, JobView, Settings, UnmanagedView, View
 from oomproof.units import GIB, MIB
 
 DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
@@ -34,8 +34,12 @@ def paused(view: View = SHORT) -> tuple[View, dict[tuple[int, int], Done]]:
     return later, state
 
 
-def ours(view: View, pauses: detect_unmanaged.Pauses) -> list[str]:
-    actions, _ = guard_policy.decide({TRAINING.name: DESKTOP}, view, {}, pauses)
+def ours(view: View, pauses: detect_unmanaged.Pauses, before: View | None = None) -> list[str]:
+    """``before``: what was seen at an earlier look."""
+    settings, state = {TRAINING.name: DESKTOP}, dict[str, JobState]()
+    if before is not None:
+        _, state = guard_policy.decide(settings, before, state, pauses)
+    actions, _ = guard_policy.decide(settings, view, state, pauses)
     return [action.kind for action in actions if action.kind != "warn"]
 
 
@@ -59,9 +63,21 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     later, state = paused()
     breath = replace(later, available=400 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB)
     assert ours(breath, state) == []
-    lasts = replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB)
-    assert ours(lasts, state) == ["ask"], "whoever grows may be paused in a moment"
-    assert ours(replace(lasts, available=200 * MIB), state) == ["term"]
+    lasts = replace(breath, t=later.t + 6, shrink=100.0 * MIB, drain=100.0 * MIB)
+    assert ours(lasts, state, later) == ["ask"], "whoever grows may be paused in a moment"
+    assert ours(replace(lasts, available=200 * MIB), state, later) == ["term"]
+
+
+def test_what_the_paused_job_took_before_its_pause_is_no_growth_to_come() -> None:
+    """Seen in the virtual machine: three jobs paused, 4 MiB/s of breath for three seconds, and the paused run got SIGTERM."""
+    later, state = paused()
+    mine = replace(TRAINING, frozen="guard")
+    before = replace(later, t=later.t - 20, available=GIB, jobs=(mine,), unmanaged=())
+    breath = replace(later, available=200 * MIB, shrink=20.0 * MIB, drain=100.0 * MIB, jobs=(mine,))
+    after = replace(breath, t=later.t + 6)
+    assert ours(breath, state, before) == []
+    assert ours(after, state, before) == [], "it is paused since that look only"
+    assert ours(after, state, breath) == ["term"], "five seconds later it is somebody else's growth"
 
 
 def test_with_it_paused_a_breath_of_its_own_does_not_end_our_job() -> None:
