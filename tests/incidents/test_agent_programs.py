@@ -148,7 +148,7 @@ def test_plain_loop_stops_when_its_loader_is_watched(lab: Lab, tmp_path: Path) -
     running, _ = start(lab, "plain", tmp_path, PYTHON, str(ML / "plain_loop.py"), str(out))
     steps(running, 20)
     refused = lab.run("save", "plain")
-    assert refused.returncode != 0 and "nobody in plain answers a request to save" in refused.stderr
+    assert refused.returncode != 0 and "nothing in plain answers a request to save" in refused.stderr
     assert lab.run("stop", "--grace", "100", "plain").returncode == 0
     assert running.wait() == 0
     kept = int(python("import sys, torch; print(torch.load(sys.argv[1])['step'])", out))
