@@ -40,7 +40,7 @@ from oomproof.plans.command_template import Template
 from oomproof.plans.fit_confirmation import Confirmation, confirmation
 from oomproof.plans.fit_measure import BetweenRuns, point_of
 from oomproof.plans.fit_points import Point
-from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
+from oomproof.plans.fit_search import FitAnswer, FitRequest, NotSized, fit
 from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.plan import Plan, check_effective, number
 from oomproof.plans.smaller_plans import argument_name
@@ -141,8 +141,10 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _VirtualRuns(arguments, template, calibrated, where)
     try:
         answers = [_fitted(asked, runs) for asked in _requests(request, arguments.each)]
-    except _Failed as failed:
-        return failed.status
+    except NotSized as unsized:
+        if not unsized.failed:
+            raise
+        return unsized.failed  # its own error and why were told
     confirmed = [_confirmed(answer, arguments) for answer in answers]
     if arguments.json:
         values = [
@@ -280,12 +282,6 @@ def _shared_memory() -> int | None:
     return facts.f_bavail * facts.f_frsize
 
 
-class _Failed(Exception):
-    def __init__(self, status: int) -> None:
-        super().__init__()
-        self.status = status
-
-
 class _VirtualRuns:
     """Each plan run once on a virtual GPU; told as it comes."""
 
@@ -304,15 +300,24 @@ class _VirtualRuns:
         total = next((place.ever for place in where if place.kind == "gpu"), None)
         self.total = 0 if arguments.gpu == NO_CARD else total
         self.runs: dict[Plan, script_sizing.SizedScript] = {}
+        self.unsized: dict[Plan, NotSized] = {}
 
     def measure(self, plan: Plan) -> Point:
+        """Raises NotSized, of the same plan without another run."""
+        if plan in self.unsized:
+            raise self.unsized[plan]
         if plan not in self.runs:
-            self.runs[plan] = self._run(plan)
+            try:
+                self.runs[plan] = self._run(plan)
+            except NotSized as unsized:
+                self.unsized[plan] = unsized
+                raise
         sized = script_sizing.with_card(self.runs[plan], self.calibrated, self.total)
         return point_of(sized, number(self.template, plan, "batch") or 0)
 
     def _run(self, plan: Plan) -> script_sizing.SizedScript:
         begun = time.monotonic()
+        tell_line(f"{plan}: sizing on a virtual GPU …")
         sized = script_sizing.size_command(
             self.template.command(plan.as_dict()),
             time_limit=self.seconds,
@@ -322,15 +327,11 @@ class _VirtualRuns:
             card_of=self._card_of,
             whole_epoch=False,  # what is cached beyond it can be given back
         )
-        if sized.status:
-            tell_line(f"{plan}: {sized.sizing.refused}")
-            raise _Failed(sized.status)
-        if sized.run is None:
-            raise OomproofError(
-                f"not sized with {plan}: {sized.sizing.refused}",
-                "oomproof help size says what can be followed",
-                USAGE,
+        if sized.status or sized.run is None:
+            tell_line(
+                f"{plan}: not sized: {sized.sizing.refused} (virtual run, {time.monotonic() - begun:.0f} s)"
             )
+            raise NotSized(plan, sized.sizing.refused or "", sized.status)
         sizing = sized.sizing
         figures = [f"{format_size(sizing.gpu.expected)} of the card"] if sizing.gpu is not None else []
         figures += [f"{format_size(sizing.host.expected)} of RAM"] if sizing.host is not None else []

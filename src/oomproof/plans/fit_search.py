@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import isqrt
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.plans.command_template import Template
@@ -33,12 +34,23 @@ Least = Callable[[Point, Point, int], int | None]
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
 MOST = 1 << 14
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
+_UNSIZED = 2  # batches that cannot be sized, until only those between sized ones are taken: each may last as long as its time limit
 _CLOSE = 0.015  # of the batch: nearer to the largest one is not worth a run
 _ROUNDS = 6
 _SAME_ON_CARD = 1 << 20  # bytes: virtual runs of the same thing are the same to the byte
 _FLAT = 8  # times a batch that still takes the same is no batch
 _SAME = 0.02  # of what was measured on the host, where two runs differ by more
 _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
+
+
+class NotSized(OomproofError):
+    """Of one plan; others may be sized. ``failed``: the script's own status, where it failed by itself, else 0."""
+
+    def __init__(self, plan: Plan, why: str, failed: int = 0) -> None:
+        super().__init__(
+            f"not sized with {plan}: {why}", "oomproof help size says what can be followed", USAGE
+        )
+        self.why, self.failed = why, failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +72,12 @@ class FitRequest:
 
 @dataclass
 class Scenario:
-    """One setting of the knobs beside batch and workers. ``tiers`` have no plan where nothing fits."""
+    """One setting of the knobs beside batch and workers. ``tiers`` have no plan where nothing fits. ``unsized``: batches, and why."""
 
     plan: Plan
     points: list[Point] = field(default_factory=list)
     tiers: list[Tier] = field(default_factory=list)
+    unsized: dict[int, str] = field(default_factory=dict)
 
     @property
     def maximum(self) -> Tier:
@@ -117,7 +130,8 @@ def _first(knob: Knob, request: FitRequest) -> int:
 def fit(
     request: FitRequest, measure: Measure, between: Between = lambda *_: None, least: Least = lambda *_: None
 ) -> FitAnswer:
-    """Raises what ``measure`` raises, and OomproofError where the question has no answer."""
+    """Raises what ``measure`` raises, NotSized only where nothing of a setting was sized, and OomproofError where the question has no
+    answer."""
     start = start_plan(request)
     pinned = dict(request.pinned)
     order = [
@@ -182,7 +196,13 @@ def _search(request: FitRequest, scenario: Scenario, measure: Measure, least: Le
 
     def run(batch: int) -> Point:
         if batch not in seen:
-            seen[batch] = measure(_measured_plan(request, scenario.plan, batch))
+            try:
+                seen[batch] = measure(_measured_plan(request, scenario.plan, batch))
+            except NotSized as unsized:
+                if not seen:
+                    raise
+                scenario.unsized[batch] = unsized.why
+                raise
             scenario.points.append(seen[batch])
         return seen[batch]
 
@@ -207,13 +227,29 @@ def _search(request: FitRequest, scenario: Scenario, measure: Measure, least: Le
     capacity = usable_at_most(request.capacity.gpu or 0) if first.on_card else request.capacity.ram
     best = 0
     for _ in range(_ROUNDS):
-        batch = largest_batch(need, capacity, start=start, candidates=candidates).batch
-        if batch in seen or not batch:
-            return
-        if _need(run(batch), template) <= capacity:
-            if batch - best <= max(1, _CLOSE * batch) and best:
+        left = _left(candidates, sorted(seen), scenario.unsized)
+        try:
+            batch = largest_batch(need, capacity, start=start, candidates=left).batch
+            if batch in seen or not batch:
                 return
-            best = max(best, batch)
+            if _need(run(batch), template) <= capacity:
+                if batch - best <= max(1, _CLOSE * batch) and best:
+                    return
+                best = max(best, batch)
+        except NotSized:
+            continue  # run() wrote down why
+
+
+def _left(candidates: Sequence[int], seen: Sequence[int], unsized: Mapping[int, str]) -> Sequence[int]:
+    """Without what could not be sized, and what lies beyond it: there the next try is well on this side, or there is none."""
+    if not unsized:
+        return candidates
+    again = len(unsized) < _UNSIZED
+    above = min((batch for batch in unsized if batch > seen[-1]), default=None)
+    below = max((batch for batch in unsized if batch < seen[0]), default=None)
+    most = candidates[-1] if above is None else isqrt(seen[-1] * above) if again else seen[-1]
+    least = candidates[0] if below is None else isqrt(seen[0] * below) + 1 if again else seen[0]
+    return [size for size in candidates if least <= size <= most and size not in unsized]
 
 
 def _is_near(seen: Sequence[int], batch: int) -> bool:
@@ -285,7 +321,7 @@ def _allowed_number(knob: Knob, wanted: int) -> int:
 
 def _allowed(request: FitRequest, scenario: Scenario) -> Allowed:
     most = max((point.batch for point in scenario.points), default=1)
-    return Allowed(request.template, scenario.plan, request.effective, most)
+    return Allowed(request.template, scenario.plan, request.effective, most, frozenset(scenario.unsized))
 
 
 def _check_device(point: Point, capacity: Capacity) -> None:

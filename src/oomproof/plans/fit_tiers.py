@@ -44,18 +44,20 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which plans may be taken: the template's, from this one down. ``workers``: those wanted at most."""
+    """Which plans may be taken: the template's, from this one down. ``unsized``: batches that could not be followed."""
 
     template: Template
     start: Plan
     effective: int | None  # the one to keep
     most: int  # batch
+    unsized: frozenset[int] = frozenset()
 
     def plans(self) -> list[Plan]:
         """The largest batch first."""
         if self.template.knob("batch") is None:
             return [self.start]
-        return list(batches_at_most(self.template, self.start, min(self.most, _MOST_BATCHES), self.effective))
+        plans = batches_at_most(self.template, self.start, min(self.most, _MOST_BATCHES), self.effective)
+        return [plan for plan in plans if number(self.template, plan, "batch") not in self.unsized]
 
 
 def tiers(points: Sequence[Point], allowed: Allowed, capacity: Capacity, way: str = NATIVE) -> list[Tier]:

@@ -63,7 +63,7 @@ def lines(
     for run in real:
         shown += folded("confirmed  " if run.fits else "     real  ", run.sentence, width)
     tier = tier_to_start(tier, real)
-    for note in notes(answer, tier):
+    for note in (*unsized_notes(answer), *notes(answer, tier)):
         shown += folded("     note  ", note, width)
     return [*shown, "", *_next(answer, tier)]
 
@@ -125,6 +125,17 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
     yield from answer.notes
 
 
+def unsized_notes(answer: FitAnswer) -> Iterator[str]:
+    """Which batches could not be sized, and what that means for the maximum."""
+    scenario = answer.chosen
+    largest = max(point.batch for point in scenario.points)
+    for why in dict.fromkeys(scenario.unsized.values()):
+        batches = [str(batch) for batch, known in sorted(scenario.unsized.items()) if known == why]
+        yield f"batch {' and '.join(batches)} {'was' if len(batches) == 1 else 'were'} not sized: {why}"
+    if any(batch > largest for batch in scenario.unsized):
+        yield f"no batch above {largest} is proposed; the maximum may be higher: see with a longer --time-limit, or a smaller --most"
+
+
 def _bounds(answer: FitAnswer, batch: int) -> Iterator[str]:
     """What, other than memory, lets no batch be larger."""
     request = answer.request
@@ -175,7 +186,7 @@ def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
         return []
     request = answer.request
     most = max(point.batch for point in scenario.points)
-    if way in QUANTIZED:  # far beyond the runs, on their line
+    if way in QUANTIZED and not scenario.unsized:  # far beyond the runs, on their line
         most = min(
             request.most or MOST, min((point.samples or MOST for point in scenario.points), default=MOST)
         )
@@ -281,6 +292,7 @@ def _nothing(answer: FitAnswer, width: int) -> list[str]:
             break
     return [
         *folded("", sentence, width),
+        *(line for note in unsized_notes(answer) for line in folded("     note  ", note, width)),
         "",
         "Next: give it more to give up, such as gradient checkpointing, precision or length:",
         "  oomproof fit --knob ckpt=,--gradient-checkpointing -- CMD {ckpt}",
@@ -338,6 +350,9 @@ def as_json(
              "least_gpu_bytes": point.card[NATIVE].least if point.on_card else None,
              "host_bytes": point.host.estimate().expected}
             for scenario in answer.scenarios for point in scenario.points if not point.scaled
+        ],
+        "not_sized": [
+            {"batch": batch, "why": why} for scenario in answer.scenarios for batch, why in scenario.unsized.items()
         ],
         "notes": list(notes(answer, tier)) if answer.fits else answer.notes,
     }  # fmt: skip

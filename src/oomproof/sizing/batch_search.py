@@ -12,6 +12,7 @@ Need = Callable[[int], int | None]
 Tell = Callable[[int, int | None], None]
 _UNBOUNDED = 1 << 24  # no batch is larger, and no array has as many rows of any use
 _LEAP = 16  # times the largest batch looked at: a line through two looks says little about what is further
+_NEARLY = 1.2  # times what a look needs is the capacity, or more: the border is at most about so far
 _CALLS = 60  # against a need that answers at random: more than twice the steps of a bisection of all there is
 
 
@@ -139,7 +140,11 @@ def _estimate(
     if reached is None:
         return largest * _LEAP
     if len(points) > 3:  # the lines have fallen short so far: a step, or noise
-        reached = max(reached, largest + 2 * (largest - before))
+        further = largest + 2 * (largest - before)
+        # ... by little: what is left is not far, and a look far beyond it would take long for nothing
+        reached = max(
+            reached, min(further, largest * _NEARLY) if fitting[-1][1] * _NEARLY >= capacity else further
+        )
     return min(reached, largest * _LEAP)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import pytest
 from helpers_fit import Training
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from oomproof.errors import OomproofError
 from oomproof.plans.command_template import template_of
 from oomproof.plans.fit_points import Point, predict
-from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
+from oomproof.plans.fit_search import FitAnswer, FitRequest, NotSized, fit
 from oomproof.plans.fit_tiers import Capacity, usable_at_most
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan
@@ -240,3 +241,45 @@ def test_a_placeholder_that_changes_memory_only_at_first() -> None:
     (note,) = answer.notes
     assert note.startswith("16384 takes what ") and "{batch} is not the argument that sets the batch" in note
     assert not ask(Training(), "python t.py --bs {batch}").notes
+
+
+class PartlySized(Training):
+    """``cannot``: batches whose virtual run gives no figures; ``tried`` of them were."""
+
+    def __init__(self, cannot: Callable[[int], bool], **figures: int) -> None:
+        super().__init__(**figures)
+        self.cannot, self.tried = cannot, 0
+
+    def measure(self, plan: Plan) -> Point:
+        if self.cannot(int(plan.get("batch") or 0)):
+            self.tried += 1
+            raise NotSized(plan, "no step in time")
+        return super().measure(plan)
+
+
+@pytest.mark.parametrize("border", [9, 40, 300, 3000])
+def test_a_batch_that_cannot_be_sized_leaves_those_below_it(border: int) -> None:
+    training = PartlySized(lambda batch: batch >= border, a_sample=MIB)
+    answer = ask(training, "python t.py --bs {batch}")
+    largest = max(int(plan.get("batch") or 0) for plan in training.runs)
+    assert answer.fits and chosen(answer)["batch"] == str(largest) and largest < border
+    assert answer.chosen.unsized and training.tried <= 2, "each may last as long as its time limit"
+    assert set(answer.chosen.unsized.values()) == {"no step in time"}
+
+
+def test_a_batch_that_cannot_be_sized_is_not_proposed() -> None:
+    training = PartlySized(lambda batch: batch == 88)
+    answer = ask(training, "python t.py --bs {batch}")
+    assert answer.fits and 88 in answer.chosen.unsized and int(chosen(answer)["batch"]) < 88
+
+
+def test_where_nothing_can_be_sized_it_says_why() -> None:
+    with pytest.raises(NotSized, match="no step in time"):
+        ask(PartlySized(lambda _: True), "python t.py --bs {batch}")
+
+
+def test_no_run_is_far_beyond_what_the_lines_tell() -> None:
+    training = Training(fixed=GIB, a_sample=6 * MIB)
+    answer = ask(training, "python t.py --bs {batch}")
+    batches = [int(plan.get("batch") or 0) for plan in training.runs]
+    assert max(batches) < 1.25 * int(chosen(answer)["batch"]), batches
