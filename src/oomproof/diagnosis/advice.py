@@ -21,6 +21,7 @@ from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
+_TYPED = 300  # characters of a script on the command line, with its newlines escaped
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 
@@ -81,9 +82,24 @@ def as_flag(size: int) -> str:
 def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str:
     """The run again with the settings it was given, unless the flags give others; ``argv``: changed arguments."""
     words = shlex.join(argv if argv is not None else case.argv) if case.argv else "CMD"
-    if (len(words) > _LONG and argv is None) or "\n" in words:
-        words = "the same command"
+    changed = argv is not None
+    if "\n" in words and len(escaped := _escaped(argv if argv is not None else case.argv)) < _TYPED:
+        words = escaped
+    elif "\n" in words or (len(words) > _LONG and not changed):
+        return f"the same command again{' with ' if flags else ''}{' '.join(flags)}"
     return run_line(words, *flags, kept=_kept(case) if case.flags is None else case.flags)
+
+
+def _escaped(argv: Sequence[str]) -> str:
+    """On one line, as bash and zsh read it: a word with a newline as $'...'."""
+    words = []
+    for word in argv:
+        if "\n" in word:
+            text = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+            words.append(f"$'{text}'")
+        else:
+            words.append(shlex.quote(word))
+    return " ".join(words)
 
 
 def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str | None]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from helpers_case import END, GIB, LEADER, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
 
-from oomproof.diagnosis.advice import merged, smaller_job, with_workers
+from oomproof.diagnosis.advice import command, merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.memory_answer import answer
@@ -485,3 +486,14 @@ def test_a_pool_takes_fewer_processes(attempt: Attempt) -> None:
     )
     (fewer,) = [remedy for remedy in verdict.remedies if remedy.title.startswith("fewer processes")]
     assert "Pool(8) → Pool(6)" in fewer.title and "each held 70 MiB of its own" in fewer.title
+
+
+def test_a_command_of_several_lines_can_be_typed(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "-c", "k = []\nprint('it\\\\s')"]
+    typed = command(attempt.case(), "--limit 750M")
+    got = subprocess.run(
+        ["bash", "-c", f"oomproof() {{ printf '%s\\0' \"$@\"; }}; {typed}"], capture_output=True
+    )
+    assert got.stdout.decode().split("\0")[-4:-1] == attempt.run["argv"] and "\n" not in typed
+    attempt.run["argv"][2] += "\nx = 1" * 99
+    assert command(attempt.case(), "--limit 750M") == "the same command again with --limit 750M"
