@@ -13,7 +13,6 @@ from oomproof.ledger.budget import default_margin
 from oomproof.records import replace
 from oomproof.units import GIB, format_size
 
-
 PROCESSES = "processes"  # of a job whose workers are no loader's, as far as anybody sees
 
 
