@@ -97,7 +97,9 @@ def collect(
             if not names_a_loader(script, folders):
                 pool, size = process_pool(script, folders)
                 unseen = not names_a_batch(case.argv, script, folders)
-                case = replace(case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size)
+                case = replace(
+                    case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size
+                )
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
