@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,9 @@ def answer(text: str, facts: Facts, snapshot: LedgerSnapshot | None) -> tuple[To
             basis, held = f"{need.basis} (pid {job.pid})", _held_on_card(facts.gpus, set(job.pids))
             parts.append(Part(name, need.high, basis, job.use + job.swap, True, _on_card(card, held, facts)))
         else:
-            parts.append(Part(name, need.high, need.basis, card=card or CardPart()))
+            parts.append(
+                Part(name, need.high, need.basis, card=card or CardPart(), command=_command_of(name))
+            )
     others = [run.claim for run in snapshot.running if run not in ours] if snapshot else []
     yet = sum(claim.yet for claim in others) + (snapshot.unmanaged if snapshot else 0)
     parts = [_in_ram(part) for part in parts] if any(card.unified for card in facts.gpus.gpus) else parts
@@ -227,6 +230,16 @@ def _need_before(name: str, is_job: bool) -> tuple[Need, CardPart]:
     raise OomproofError(
         f"--together: nothing is known of what {name} held", f"give its size: {name}=20G", USAGE
     )
+
+
+def _command_of(name: str) -> str:
+    """What the past run of that name was given to run."""
+    try:
+        argv = run_folders.find(name).info.get("argv")
+    except OomproofError:
+        return ""  # a name for something that never ran
+    words = shlex.join(map(str, argv)) if isinstance(argv, list) else ""
+    return words if words.isprintable() else ""
 
 
 def _card_before(held: int) -> CardPart:

@@ -21,6 +21,7 @@ from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
+_TYPED = 300  # characters of a script on the command line, with its newlines escaped
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 
@@ -51,6 +52,18 @@ SMALLER_WEIGHTS = Remedy(
 )
 
 
+IN_CHUNKS = Remedy(
+    "hand each process a smaller part at a time, and return less from it", change=Change("code", "chunks")
+)
+
+
+def without_batches(case: CaseFile) -> bool:
+    """No batch is seen anywhere: advice about one would be about another job."""
+    text = case.output.text
+    trains = text is not None and text.progress.training_step is not None
+    return case.no_batches and case.phase in ("load", "unknown") and case.step is None and not trains
+
+
 def died_loading(case: CaseFile) -> bool:
     """Before the first batch was asked for and the first pass through a model, as the agent saw it: no smaller batch takes anything off that.
     One that printed steps trains with something else than PyTorch, which it only imports; of one that makes its batches itself nobody sees
@@ -69,9 +82,24 @@ def as_flag(size: int) -> str:
 def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str:
     """The run again with the settings it was given, unless the flags give others; ``argv``: changed arguments."""
     words = shlex.join(argv if argv is not None else case.argv) if case.argv else "CMD"
-    if (len(words) > _LONG and argv is None) or "\n" in words:
-        words = "the same command"
+    changed = argv is not None
+    if "\n" in words and len(escaped := _escaped(argv if argv is not None else case.argv)) < _TYPED:
+        words = escaped
+    elif "\n" in words or (len(words) > _LONG and not changed):
+        return f"the same command again{' with ' if flags else ''}{' '.join(flags)}"
     return run_line(words, *flags, kept=_kept(case) if case.flags is None else case.flags)
+
+
+def _escaped(argv: Sequence[str]) -> str:
+    """On one line, as bash and zsh read it: a word with a newline as $'...'."""
+    words = []
+    for word in argv:
+        if "\n" in word:
+            text = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+            words.append(f"$'{text}'")
+        else:
+            words.append(shlex.quote(word))
+    return " ".join(words)
 
 
 def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str | None]]) -> str:
@@ -175,7 +203,10 @@ def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...
     if died_loading(case):
         measured = [remedy for remedy in _fewer_workers(case, allowed) if remedy.basis == "measured"]
         return (*_less_pinned(case), *measured, ONE_DATA_COPY, WEIGHTS_ONCE)
-    return (*_less_pinned(case), *_fewer_workers(case, allowed), ONE_DATA_COPY, half_the_batch(case))
+    fewer = _fewer_workers(case, allowed)
+    if without_batches(case):
+        return (*_less_pinned(case), *fewer, *((IN_CHUNKS,) if case.pool or fewer else ()), ONE_DATA_COPY)
+    return (*_less_pinned(case), *fewer, ONE_DATA_COPY, half_the_batch(case))
 
 
 def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
@@ -193,8 +224,15 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
 
     workers = worker_figures(case, case.job_peak)
     argument = find_argument(case.argv)
+    loader = not (case.pool or without_batches(case))
     # the number asked for is the one to change, whatever was still alive at the last sample
-    now = argument.value if argument is not None else workers.count
+    now = (
+        argument.value
+        if argument is not None
+        else workers.count
+        if loader
+        else case.pool_size or workers.count
+    )
     if now < 1 or (argument is None and now < 2):
         return ()
     # what is shared with the main process stays whatever the workers are; only their own pages go
@@ -202,11 +240,17 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
     if allowed is not None and workers.held is not None:
         fits = workers_that_fit(now, each, max(0, workers.held - workers.count * each), allowed)
         fewer = fits if fits is not None else fewer
-    name = argument.name if argument is not None else "num_workers"
+    if not loader:
+        fewer = max(1, fewer)  # a pool has one process at least
+    name = argument.name if argument is not None else "num_workers" if loader else case.pool or "processes"
+    change = f"{name} {now} → {fewer}"
+    if argument is None and case.pool:
+        written = str(case.pool_size or "")
+        change = f"{name}({written}) → {name}({fewer})"
+    what = "DataLoader workers" if loader else "processes at once"
     return (
         Remedy(
-            f"fewer DataLoader workers: {name} {now} → {fewer}"
-            + (f"; each held {format_size(each)} of its own" if each else ""),
+            f"fewer {what}: {change}" + (f"; each held {format_size(each)} of its own" if each else ""),
             "measured" if each else "rule",
             each * (now - fewer) or None,
             command=command(case, argv=with_value(case.argv, argument, fewer)) if argument else None,

@@ -6,7 +6,14 @@ from __future__ import annotations
 import re
 import shlex
 
-from oomproof.diagnosis.advice import LOAD_LESS, as_flag, command, died_loading, held_by_others
+from oomproof.diagnosis.advice import (
+    LOAD_LESS,
+    as_flag,
+    command,
+    died_loading,
+    held_by_others,
+    without_batches,
+)
 from oomproof.diagnosis.larger_limit import STEP
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
@@ -58,6 +65,8 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
         )
     if died_loading(case):
         return LOAD_LESS
+    if without_batches(case):
+        return "load less at a time: stream or map the data" + (", fewer processes" if case.pool else "")
     return "load less at a time: stream or map the data, a smaller batch, fewer workers"
 
 

@@ -73,14 +73,17 @@ def most_of_it(case: CaseFile) -> str:
     return ""
 
 
-def held_mostly_in(case: CaseFile) -> str:
-    """The variable that held most of what the job did, at its only census; empty where none did. Whether it grew is not known."""
+def held_mostly_in(case: CaseFile) -> tuple[str, str] | None:
+    """The variable that held half or more of the process at its only census, and what it held; None where none did. What was
+    held later is no measure: the census may be some seconds older than the end."""
     last = case.censuses[-1]
     largest = max(last.things, key=lambda thing: thing.ram, default=None)
-    if largest is None or largest.ram < _MOST * case.held:
-        return ""
+    then = min(last.anon or case.held, case.held) if case.held else last.anon or 0
+    if largest is None or not largest.ram or largest.ram < _MOST * then:
+        return None
     place = where(largest, case.started_wall or 0.0)
-    return f"{largest.name}, a {largest.what} ({place}), held {format_size(largest.ram)} of it"
+    held = f"held {format_size(largest.ram)} of {format_size(then)} when it was looked into"
+    return f"{largest.name}, a {largest.what} ({place})", held
 
 
 def copied_by_workers(case: CaseFile, each: int) -> str:

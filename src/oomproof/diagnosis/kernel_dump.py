@@ -13,6 +13,8 @@ from oomproof.ledger.budget import default_margin
 from oomproof.records import replace
 from oomproof.units import GIB, format_size
 
+PROCESSES = "processes"  # of a job whose workers are no loader's, as far as anybody sees
+
 
 def job_of(finding: Finding) -> TaskJob | None:
     """The job of the victim, by the report's task table."""
@@ -82,6 +84,10 @@ def fewer_workers(finding: Finding, argv: Sequence[str] = ()) -> Remedy | None:
     fits = workers_that_fit(now, job.each, rest, available)
     if fits is None:
         return None
+    # nothing but its name tells a loader's worker from another process: a log of the training may stand beside the table
+    loader = argument is not None or job.loader or bool(argv)
+    if not loader:
+        return _fewer_processes(len(job.pids), fits + len(job.pids) - job.workers, job.each, told)
     key = argument.name if argument is not None else "num_workers"
     before, after = (
         (argument.typed(now), argument.typed(fits))
@@ -95,6 +101,17 @@ def fewer_workers(finding: Finding, argv: Sequence[str] = ()) -> Remedy | None:
         (now - fits) * job.each,
         command=f"oomproof run -- {shlex.join(with_value(argv, argument, fits))}" if argument else None,
         change=Change("argument" if argument else "code", key, before=str(now), after=str(fits)),
+    )
+
+
+def _fewer_processes(now: int, fits: int, each: int, told: str) -> Remedy:
+    """Of processes that nobody knows: how many of them fit at once."""
+    fits = max(1, fits)
+    return Remedy(
+        f"fewer processes at once ({now} → {fits}); each held {format_size(each)}; {told}",
+        "measured",
+        (now - fits) * each,
+        change=Change("code", PROCESSES, before=str(now), after=str(fits)),
     )
 
 
@@ -118,5 +135,7 @@ def next_command(remedy: Remedy, argv: Sequence[str]) -> str:
     assert change is not None
     if remedy.command is not None:
         return remedy.command
+    if change.key == PROCESSES:
+        return f"fewer processes at once ({change.before} → {change.after}), each under watch: oomproof run -- CMD"
     again = shlex.join(argv) if argv else "CMD"
     return f"set {change.key} to {change.after} (it was {change.before}), then: oomproof run -- {again}"

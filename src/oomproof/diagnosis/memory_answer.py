@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import (
+    IN_CHUNKS,
     LOAD_LESS,
     ONE_DATA_COPY,
     as_flag,
@@ -11,6 +12,7 @@ from oomproof.diagnosis.advice import (
     neighbours,
     smaller_job,
     twin,
+    without_batches,
 )
 from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.larger_limit import burst_text, higher_limit, raise_limit, size_is_unknown
@@ -191,15 +193,15 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
     return kept_in(case, growth)
 
 
-def _most_of_it(case: CaseFile) -> tuple[str, str]:
+def _most_of_it(case: CaseFile) -> tuple[str, tuple[str, str] | None]:
     """The variable that grew to most of what the job held; and where only one look was had, the one that held most."""
     if not case.censuses:
-        return "", ""
+        return "", None
     from oomproof.diagnosis.data_copies import held_mostly_in, most_of_it
 
     if len(case.censuses) == 1:
         return "", held_mostly_in(case)
-    return most_of_it(case), ""
+    return most_of_it(case), None
 
 
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
@@ -227,9 +229,13 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     smaller = smaller_job(case, allowed_bytes(case, limit, machine))
     change = _first_change(case, smaller)
     if raised and raised[0].command is not None and limit is not None:
-        or_else = f"or {LOAD_LESS}" if died_loading(case) else f"or make the job smaller ({_named(change)})"
+        or_else = (
+            f"or {LOAD_LESS}" if died_loading(case) else f"or make the job smaller ({_named(case, change)})"
+        )
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
         following = f"{learn}{raised[0].command}, {or_else}"
+    elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, IN_CHUNKS):
+        following = f"{smaller[0].title}; then {command(case)}"
     elif change is not None and change.command is not None:
         following = change.command
         if limit is not None and case.host is not None:
@@ -238,11 +244,11 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
     largest, held = _most_of_it(case)
-    if held:
-        told = (*told, held)
+    if held:  # whether it grew is not known
+        told, largest = (*told, f"{held[0]}, {held[1]}"), held[0]
     if largest:
         following = f"most of it was in {largest}: keep less in it; or {following}"
-        kept = Remedy(f"keep less in {largest}", change=Change("code", "growth"))
+        kept = Remedy(f"keep less in {largest}, or stream what goes into it", change=Change("code", "growth"))
         return MemoryAnswer(following, (*beside, kept, *raised, *smaller), told)
     return MemoryAnswer(following, (*beside, *raised, *smaller), told)
 
@@ -262,9 +268,17 @@ def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None
     return next(iter(large), typed[-1] if typed else None)
 
 
-def _named(remedy: Remedy | None) -> str:
+def _named(case: CaseFile, remedy: Remedy | None) -> str:
     change = remedy.change if remedy is not None else None
-    return f"{change.key} {change.before} → {change.after}" if change is not None else "batch, workers"
+    if change is not None:
+        return f"{change.key} {change.before} → {change.after}"
+    if not without_batches(case):
+        return "batch, workers"
+    return (
+        f"fewer processes in {case.pool}(), smaller chunks"
+        if case.pool
+        else "stream the data, keep less of it"
+    )
 
 
 def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A loop that cuts its batches from an array itself has no such moment: it may die
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from oomproof.evidence.script_sources import script_sources
 
@@ -18,3 +19,19 @@ _LOADER = re.compile(
 def names_a_loader(script: str, folders: tuple[str, ...] = ()) -> bool:
     """In the script or in a module beside it that it imports. ``folders``: where modules are looked for as well."""
     return any(_LOADER.search(text) for text in script_sources(script, folders))
+
+
+_BATCH = re.compile(r"batch", re.I)
+_POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_workers)\s*=\s*)?(\d{1,5}\b)?")
+
+
+def names_a_batch(argv: Sequence[str], script: str, folders: tuple[str, ...] = ()) -> bool:
+    """In the arguments, in the script or in a module beside it that it imports."""
+    words = [word for word in argv[1:] if "/" not in word]  # a folder's name says nothing
+    return any(_BATCH.search(text) for text in (*words, *script_sources(script, folders)))
+
+
+def process_pool(script: str, folders: tuple[str, ...] = ()) -> tuple[str, int]:
+    """What starts processes there, and how many as written: ``("Pool", 8)``; 0 for no number."""
+    found = next((match for text in script_sources(script, folders) if (match := _POOL.search(text))), None)
+    return (found[1], int(found[2] or 0)) if found is not None else ("", 0)

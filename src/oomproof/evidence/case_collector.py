@@ -90,10 +90,16 @@ def collect(
         from oomproof.evidence.texts.belief_mentions import beliefs_in
 
         script, source = script_that_ran(run)
-        if source is not None and case.phase == "load" and case.step is None:
-            from oomproof.evidence.batch_loaders import names_a_loader
+        if source is not None and case.phase in ("load", "unknown") and case.step is None:
+            from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader, process_pool
 
-            case = replace(case, own_batches=not names_a_loader(script, (string(run.get("cwd")) or "",)))
+            folders = (string(run.get("cwd")) or "",)
+            if not names_a_loader(script, folders):
+                pool, size = process_pool(script, folders)
+                unseen = not names_a_batch(case.argv, script, folders)
+                case = replace(
+                    case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size
+                )
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer

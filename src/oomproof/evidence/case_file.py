@@ -355,6 +355,9 @@ class CaseFile:
     silent: tuple[SilentHandler, ...] = ()
     # its source names no loader and no trainer: where its loading ends, nothing tells
     own_batches: bool = False
+    no_batches: bool = False  # ... and neither they nor its arguments speak of a batch
+    pool: str = ""  # what starts processes in its source, without a loader: Pool, ProcessPoolExecutor
+    pool_size: int = 0  # as written there; 0: not as a number
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()

@@ -30,6 +30,7 @@ class Part:
     held: int = 0
     running: bool = False
     card: CardPart = CardPart()
+    command: str = ""  # of its last run, as one line to type; empty: not known, or not to be typed
 
     @property
     def wanted(self) -> int:

@@ -197,7 +197,7 @@ def _run(part: Part, answer: Together, more: str = "") -> str:
         card = next((card.index for card in answer.cards if part.name in card.names), part.card.index)
         gpu = f" --gpu-need {_typed(part.card.wanted)}" + (f":{card}" if card is not None else "")
     need = f" --need {_typed(part.wanted)}" if part.wanted else ""
-    return f"oomproof run{need}{gpu}{more} --name {part.name} -- CMD"
+    return f"oomproof run{need}{gpu}{more} --name {part.name} -- {part.command or 'CMD'}"
 
 
 def _typed(size: int) -> str:

@@ -122,3 +122,12 @@ def test_of_workers_killed_one_by_one_the_first_table_tells_the_job(tmp_path: Pa
 def test_the_kernels_own_line_is_no_complaint_of_a_job(tmp_path: Path, dump: str) -> None:
     says = [item["says"] for item in why(tmp_path, kern=dump)["evidence"]]
     assert says and not any("the text speaks of trouble" in words for words in says)
+
+
+def test_nine_unknown_processes_are_no_loader(tmp_path: Path) -> None:
+    rows = [*desktop(), *(Row(5000 + at, 1000, "python", 3 * GIB + at * (8 << 20)) for at in range(9))]
+    text = dmesg(report(rows, 5003, ram=30 * GIB, swap_total=0, swap_free=0), 99.0)
+    answer = why(tmp_path, kern=text)
+    told = answer["verdict"]["next"] + " ".join(remedy["title"] for remedy in answer["remedies"])
+    assert "num_workers" not in told
+    assert "fewer processes at once (9 → 8)" in answer["verdict"]["next"]

@@ -10,12 +10,14 @@ import pytest
 from fake_machine import freeze_machine
 
 from oomproof.cli import check as verb
+from oomproof.cli import check_together
 from oomproof.cli.check_together import parse
 from oomproof.cli.main import main
 from oomproof.errors import OomproofError
 from oomproof.ledger import machine_facts
 from oomproof.ledger.machine_facts import Facts
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
+from oomproof.recording import run_folders
 
 GIB = 1 << 30
 
@@ -206,3 +208,12 @@ def test_a_past_runs_name_stands_for_what_it_held(capsys: pytest.CaptureFixture[
     job = json.loads(capsys.readouterr().out)["jobs"][0]
     assert job["basis"] == "the most it held in 2 runs" and not job["running"]
     assert 150 << 20 <= job["need_bytes"] < 250 << 20
+
+
+def test_the_command_of_a_past_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "r1"
+    folder.mkdir()
+    argv = ["python", "train it.py"]
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "id": "r1", "name": "night", "argv": argv}))
+    monkeypatch.setattr(run_folders, "find", lambda name: run_folders.Run(folder))
+    assert check_together._command_of("night") == "python 'train it.py'"

@@ -114,8 +114,12 @@ def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named
 
 def test_what_one_look_saw_is_told_and_not_called_growth(attempt: Attempt) -> None:
     verdict = stopped(attempt, censuses=(census(thing("rows", 400 * MIB), thing("model", 80 * MIB)),))
-    assert "rows, a list of 3,000 dict (prep.py in main()), held 400 MiB of it" in verdict.why
-    assert "keep less" not in verdict.next
+    assert (
+        "rows, a list of 3,000 dict (prep.py in main()), held 400 MiB of 592 MiB when it was looked into"
+        in verdict.why
+    )
+    assert verdict.remedies[0].title.startswith("keep less in rows")
+    assert "which grew" not in verdict.next
     assert "rows" not in stopped(attempt, censuses=(census(thing("rows", 200 * MIB)),)).why
 
 
@@ -176,3 +180,14 @@ def test_what_an_evaluation_of_the_trainer_keeps_is_named(attempt: Attempt) -> N
     )
     assert "preprocess_logits_for_metrics=" in verdict.next and verdict.remedies[0].saves_bytes == 230 * MIB
     assert "evaluation" not in stopped(attempt, censuses=(census(EXAMPLES, replace(kept, ram=9 * MIB)),)).next
+
+
+def test_one_look_is_measured_by_what_the_process_held_then(attempt: Attempt) -> None:
+    """Seen at the warning: by the end the job held six times as much."""
+    look = replace(census(thing("k", 83 * MIB)), anon=98 * MIB)
+    verdict = stopped(attempt, censuses=(look,))
+    assert "held 83 MiB of 98 MiB when it was looked into" in verdict.why
+    assert verdict.next.startswith("most of it was in k,")
+    assert any("keep less in k" in remedy.title for remedy in verdict.remedies)
+    small = replace(look, anon=200 * MIB)
+    assert "most of it" not in stopped(attempt, censuses=(small,)).next

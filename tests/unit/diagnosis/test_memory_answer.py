@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
-from helpers_case import END, GIB, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
 
-from oomproof.diagnosis.advice import merged, smaller_job, with_workers
+from oomproof.diagnosis.advice import command, merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.memory_answer import answer
@@ -29,7 +30,9 @@ from oomproof.evidence.case_file import (
     Twin,
 )
 from oomproof.guard.view import NOT_OURS
+from oomproof.leaf.attempt_names import NOW
 from oomproof.records import replace
+from oomproof.runner.code_identity import hash_file
 
 LOADER = OtherJob(812, "python3 load.py", None, False, 3 * GIB, 0, 2 * GIB, 20.0, END - 1)
 LEAK = Growth("growing", "train", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
@@ -440,3 +443,57 @@ def test_what_grows_where_it_generates_is_not_loading(phase: str, where: str, lo
     )
     following = answer(case, GIB, machine=False).next
     assert ("if it was still loading" in following) is loading and where in following
+
+
+def of_script(attempt: Attempt, source: str, *arguments: str, **facts: Any) -> Verdict:
+    """A death at a limit of 600 MiB on a machine without memory for more."""
+    script = attempt.dir.parent / "job.py"
+    script.write_text(source)
+    attempt.run["code"] = {"script": str(script), "script_sha256": hash_file(str(script))}
+    attempt.run |= {"cwd": str(script.parent), "argv": ["python", str(script), *arguments]}
+    attempt.sample(used=592 * MIB)
+    (attempt.dir / "agent").mkdir()
+    (attempt.dir / "agent" / f"{LEADER}-{NOW}").write_text(f"1 {END - 9} -1 0 load\n")
+    return stopped(attempt, AT_LIMIT, limit=600 * MIB, **facts)
+
+
+@pytest.mark.parametrize(
+    "source", ["import pandas\n", "k = []\n", "from multiprocessing import Pool\nPool(8)\n"]
+)
+def test_what_is_no_training_gets_no_advice_on_one(attempt: Attempt, source: str) -> None:
+    verdict = of_script(attempt, source)
+    text = " ".join([verdict.next, *(remedy.title for remedy in verdict.remedies)])
+    assert "batch" not in text and "workers" not in text and "accumulation" not in text
+    assert ("processes" in text) is ("Pool" in source)
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments"),
+    [("batch = 3\n", ()), ("", ("--batch-size=9",))],
+)
+def test_a_batch_that_is_seen_is_advised(attempt: Attempt, source: str, arguments: tuple[str, ...]) -> None:
+    verdict = of_script(attempt, source, *arguments)
+    assert any("half the batch" in remedy.title for remedy in verdict.remedies)
+
+
+def test_a_pool_takes_fewer_processes(attempt: Attempt) -> None:
+    seen = {
+        700 + number: ProcessSeen(700 + number, "worker", "python", END - 9, END - 1, 70 * MIB, 70 * MIB)
+        for number in range(8)
+    }
+    verdict = of_script(
+        attempt, "from multiprocessing import Pool\nPool(8)\n", processes=seen, job_peak=592 * MIB
+    )
+    (fewer,) = [remedy for remedy in verdict.remedies if remedy.title.startswith("fewer processes")]
+    assert "Pool(8) → Pool(6)" in fewer.title and "each held 70 MiB of its own" in fewer.title
+
+
+def test_a_command_of_several_lines_can_be_typed(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "-c", "k = []\nprint('it\\\\s')"]
+    typed = command(attempt.case(), "--limit 750M")
+    got = subprocess.run(
+        ["bash", "-c", f"oomproof() {{ printf '%s\\0' \"$@\"; }}; {typed}"], capture_output=True
+    )
+    assert got.stdout.decode().split("\0")[-4:-1] == attempt.run["argv"] and "\n" not in typed
+    attempt.run["argv"][2] += "\nx = 1" * 99
+    assert command(attempt.case(), "--limit 750M") == "the same command again with --limit 750M"

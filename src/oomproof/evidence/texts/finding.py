@@ -72,6 +72,7 @@ class TaskJob:
     ram: int  # of their own; a page that several of them map stands once, as far as the report tells
     swap: int
     workers: int = 0  # of the processes, how many are alike and were started by another of them
+    loader: bool = False  # a DataLoader's: by their name, or begun long after a large parent
     each: int = 0  # what the middle one of those held, in RAM and swap
 
     @property

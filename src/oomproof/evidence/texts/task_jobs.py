@@ -120,5 +120,7 @@ def _job(members: Sequence[Task], workers: Sequence[Task], page: int, factor: fl
         ram=sum(map(own, members)),
         swap=sum(task.swap or 0 for task in members) * page,
         workers=len(workers),
+        loader=any(task.name == _LOADER for task in workers)
+        or (bool(workers) and workers[0].pid - members[0].pid > _ROW),
         each=sizes[len(sizes) // 2] if sizes else 0,
     )
