@@ -138,7 +138,7 @@ def _effect(
     if name == "accum":
         batch = effective_batch(found.template, found.plan)
         return None, "rule", f"keeps the effective batch at {batch}"
-    return None, "rule", f"how much it saves is not known ({why})"
+    return None, "rule", f"how much memory it saves was not measured; the new value: {why}"
 
 
 def _command(found: FoundSettings, plan: Plan, flags: Sequence[tuple[str, str]]) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from oomproof.reports.size_report import typed, verdict_lines
 from oomproof.reports.table_text import folded, table
 from oomproof.sizing.fit_verdict import Fit
+from oomproof.sizing.host_figures import REPEATED
 from oomproof.sizing.rehearsing import Batch, Rehearsal
 from oomproof.units import format_duration, format_size
 
@@ -148,7 +149,8 @@ def next_lines(rehearsal: Rehearsal, fits: Sequence[Fit], command: Sequence[str]
 def needs(rehearsal: Rehearsal) -> list[str]:
     """The flags of `run` that reserve what was measured."""
     host, gpu = rehearsal.peak("host"), rehearsal.peak("gpu")
-    words = ["--need", typed(host)] if host else []
+    # the same job holds more in another run
+    words = ["--need", typed(int(host * (2 - REPEATED)))] if host else []
     if gpu and rehearsal.card is not None:
         words += ["--gpu-need", typed(gpu)]
     return words

@@ -10,7 +10,7 @@ from oomproof.sizing.card_constants import HOST_CUDA
 from oomproof.sizing.estimate import Estimate
 from oomproof.sizing.loader_memory import Loader, loader_memory
 
-_REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
+REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
 PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
     "process",
     "loader workers",
@@ -46,12 +46,12 @@ class HostFigures:
 
     def estimate(self) -> Estimate:
         parts = {name: size for name, size in self.parts.items() if size}
-        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0) - parts.get(UNSEEN, 0)))
+        low = int(REPEATED * (sum(parts.values()) - parts.get(SAVED, 0) - parts.get(UNSEEN, 0)))
         if self.on_card:
             parts[LIBRARIES] = HOST_CUDA.usual
         expected = sum(parts.values())
         spread = HOST_CUDA.high - HOST_CUDA.usual if self.on_card else 0
-        return Estimate(low, expected, int(expected * (2 - _REPEATED)) + spread, parts)
+        return Estimate(low, expected, int(expected * (2 - REPEATED)) + spread, parts)
 
     def with_workers(self, workers: int, prefetch: float | None = None) -> HostFigures:
         """Each loader with that many; one that had none keeps none, where the script gives it its own number."""
