@@ -155,22 +155,20 @@ FELT = {
 
 @pytest.mark.long
 def test_what_others_would_feel_is_only_warned_of(guest: Machine, ada: User) -> None:  # noqa: F811
-    """In front at her terminal, one after the other; each is named, none is paused."""
+    """In front at her terminal, one after the other; each is named, none is paused. Each meets a guard that has just begun: within
+    seconds of one warning no other is told."""
     assert ada.session is not None
     guest.run("modprobe fuse")
-    with service(ada, system=False) as log:
-        for command, reason in FELT.items():
-            with room(guest, 450):
-                ada.session.type(f"{command}\n")
-                try:
-                    guest.wait_until(f"{log} | grep -q 'not paused: {reason}'")
-                    guest.run(
-                        "! grep -q '^State:.T' $(pgrep -u ada -f [g]rows_as | sed 's,.*,/proc/&/status,')"
-                    )
-                finally:
-                    guest.run("pkill -9 -u ada -f [g]rows_as", check=False)
-                    guest.wait_until("! pgrep -u ada -f [g]rows_as")
-        assert guest.run(f"{log} | grep -c 'oomproof: paused'", check=False).out.strip() == "0"
+    for command, reason in FELT.items():
+        with service(ada, system=False) as log, room(guest, 450):
+            ada.session.type(f"{command}\n")
+            try:
+                guest.wait_until(f"{log} | grep -q 'not paused: {reason}'")
+                guest.run("! grep -q '^State:.T' $(pgrep -u ada -f [g]rows_as | sed 's,.*,/proc/&/status,')")
+            finally:
+                guest.run("pkill -9 -u ada -f [g]rows_as", check=False)
+                guest.wait_until("! pgrep -u ada -f [g]rows_as")
+            assert guest.run(f"{log} | grep -c 'oomproof: paused'", check=False).out.strip() == "0"
 
 
 @pytest.mark.long

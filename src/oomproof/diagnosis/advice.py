@@ -81,12 +81,18 @@ def as_flag(size: int) -> str:
 
 def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str:
     """The run again with the settings it was given, unless the flags give others; ``argv``: changed arguments."""
+    line = command_line(case, *flags, argv=argv)
+    return line or f"the same command again{' with ' if flags else ''}{' '.join(flags)}"
+
+
+def command_line(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str | None:
+    """The same as a line to type or to copy; None where it would be too long for that."""
     words = shlex.join(argv if argv is not None else case.argv) if case.argv else "CMD"
     changed = argv is not None
     if "\n" in words and len(escaped := _escaped(argv if argv is not None else case.argv)) < _TYPED:
         words = escaped
     elif "\n" in words or (len(words) > _LONG and not changed):
-        return f"the same command again{' with ' if flags else ''}{' '.join(flags)}"
+        return None
     return run_line(words, *flags, kept=_kept(case) if case.flags is None else case.flags)
 
 

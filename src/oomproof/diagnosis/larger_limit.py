@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.advice import as_flag, command_line
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import MIB, format_duration, format_size
@@ -36,7 +36,7 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
     return (
         Remedy(
             title,
-            command=command(case, f"--limit {as_flag(higher)}"),
+            command=command_line(case, f"--limit {as_flag(higher)}"),
             change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
         ),
     )

@@ -8,6 +8,7 @@ from oomproof.diagnosis.advice import (
     ONE_DATA_COPY,
     as_flag,
     command,
+    command_line,
     died_loading,
     neighbours,
     smaller_job,
@@ -218,7 +219,7 @@ def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Rem
         Remedy(
             f"for the time being, a higher limit: {as_flag(limit)} → {as_flag(higher)} lasts {carries} longer",
             "predicted",
-            command=command(case, f"--limit {as_flag(higher)}"),
+            command=command_line(case, f"--limit {as_flag(higher)}"),
             change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
         ),
     )

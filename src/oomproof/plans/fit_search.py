@@ -320,8 +320,13 @@ def _allowed_number(knob: Knob, wanted: int) -> int:
 
 
 def _allowed(request: FitRequest, scenario: Scenario) -> Allowed:
-    most = max((point.batch for point in scenario.points), default=1)
-    return Allowed(request.template, scenario.plan, request.effective, most, frozenset(scenario.unsized))
+    sized = [point.batch for point in scenario.points]
+    most, least = max(sized, default=1), min(sized, default=1)
+    if all(batch > least for batch in scenario.unsized):
+        least = 1  # the line goes on below
+    return Allowed(
+        request.template, scenario.plan, request.effective, most, least, frozenset(scenario.unsized)
+    )
 
 
 def _check_device(point: Point, capacity: Capacity) -> None:

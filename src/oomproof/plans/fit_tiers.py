@@ -50,6 +50,7 @@ class Allowed:
     start: Plan
     effective: int | None  # the one to keep
     most: int  # batch
+    least: int = 1  # batch: more than that where smaller ones could not be followed
     unsized: frozenset[int] = frozenset()
 
     def plans(self) -> list[Plan]:
@@ -57,7 +58,8 @@ class Allowed:
         if self.template.knob("batch") is None:
             return [self.start]
         plans = batches_at_most(self.template, self.start, min(self.most, _MOST_BATCHES), self.effective)
-        return [plan for plan in plans if number(self.template, plan, "batch") not in self.unsized]
+        sizes = ((plan, number(self.template, plan, "batch") or 1) for plan in plans)
+        return [plan for plan, batch in sizes if batch >= self.least and batch not in self.unsized]
 
 
 def tiers(points: Sequence[Point], allowed: Allowed, capacity: Capacity, way: str = NATIVE) -> list[Tier]:

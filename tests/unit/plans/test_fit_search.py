@@ -273,6 +273,13 @@ def test_a_batch_that_cannot_be_sized_is_not_proposed() -> None:
     assert answer.fits and 88 in answer.chosen.unsized and int(chosen(answer)["batch"]) < 88
 
 
+def test_no_batch_is_proposed_below_the_sized_ones_where_smaller_ones_could_not_be() -> None:
+    training = PartlySized(lambda batch: batch < 5, a_sample=600 * MIB)
+    answer = ask(training, "python t.py --bs {batch}", gpu=9 * GIB // 2)
+    assert answer.chosen.unsized and all(batch < 5 for batch in answer.chosen.unsized)
+    assert not answer.fits
+
+
 def test_where_nothing_can_be_sized_it_says_why() -> None:
     with pytest.raises(NotSized, match="no step in time"):
         ask(PartlySized(lambda _: True), "python t.py --bs {batch}")

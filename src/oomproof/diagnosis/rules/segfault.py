@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.advice import command, command_line
 from oomproof.diagnosis.crashes import crash_of, crash_of_another
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
@@ -64,7 +64,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     stack = Remedy(
         "let Python print its stack when it crashes",
         change=Change("env", "PYTHONFAULTHANDLER", after="1"),
-        command=f"PYTHONFAULTHANDLER=1 {command(case)}",
+        command=_with(case, "PYTHONFAULTHANDLER=1"),
     )
     return [
         WeightedCause(
@@ -117,7 +117,7 @@ def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
         Remedy(
             "see whether the two OpenMP runtimes are the cause: one thread needs neither",
             change=Change("env", "OMP_NUM_THREADS", after="1"),
-            command=f"OMP_NUM_THREADS=1 {command(case)}",
+            command=_with(case, "OMP_NUM_THREADS=1"),
         ),
         Remedy(
             "one OpenMP runtime only: all packages from one source (pip or conda), or conda's nomkl; "
@@ -125,6 +125,11 @@ def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
             change=Change("system", "packages"),
         ),
     )
+
+
+def _with(case: CaseFile, variable: str) -> str | None:
+    line = command_line(case)
+    return None if line is None else f"{variable} {line}"
 
 
 def _faulthandler(case: CaseFile) -> bool:
