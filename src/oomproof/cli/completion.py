@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from oomproof.cli.main import ALIASES, RUN_NAMES, VERBS
+from oomproof.cli.main import ALIASES, ALIVE_RUNS, RUN_NAMES, VERBS
 from oomproof.records import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
+_OF_ALIVE = frozenset({"stop", "pause", "resume", "save", "watch"})  # verbs for runs that have not ended
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,11 @@ def _kind(metavar: str) -> str:
     if words & {"FILE", "PATH", "FOLDER"}:
         return "files"
     return {"-- CMD ...": "command", "VERB": "verbs", "SHELL": "shells", "PID": "pids"}.get(metavar, "none")
+
+
+def _kind_for(verb: str, metavar: str) -> str:
+    kind = _kind(metavar)
+    return f"runs-{ALIVE_RUNS}" if kind == "runs" and verb in _OF_ALIVE else kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ def _entries() -> list[_Entry]:
                 {**{flag: argument.help for flag, argument in flags.items()}, "--help": "show help"},
                 [flag for flag, argument in flags.items() if argument.metavar],
                 [flag for flag, argument in flags.items() if _kind(argument.metavar) == "files"],
-                _kind(verb.positional[0].metavar) if verb.positional else "none",
+                _kind_for(verb.words[0], verb.positional[0].metavar) if verb.positional else "none",
                 {other.words[1]: other.summary for other in listed if other.words[:-1] == verb.words},
             )
         )
@@ -128,6 +134,7 @@ def _fish() -> str:
         "command": "'(__oomproof_command)'",
     }
     offered["runs+files"] = offered["runs"]
+    offered[f"runs-{ALIVE_RUNS}"] = f"'(command oomproof {RUN_NAMES} {ALIVE_RUNS} 2>/dev/null)'"
     for entry in _entries():
         verb, _, action = entry.key.partition("/")
         older = [name for name, known in ALIASES.items() if known == verb]
@@ -197,7 +204,7 @@ _oomproof() {
       runs*)
         while IFS= read -r name; do
           [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
-        done < <(command oomproof @RUNS@ 2>/dev/null)
+        done < <(command oomproof @RUNS@ ${kind#*-} 2>/dev/null)
         [[ $kind == *files ]] && compopt -o default ;;
     esac
   fi
@@ -244,7 +251,7 @@ _oomproof() {
       command) compadd -- -- ;;
       files) _files ;;
       runs*)
-        names=("${(@f)$(command oomproof @RUNS@ 2>/dev/null)}")
+        names=("${(@f)$(command oomproof @RUNS@ ${kind#*-} 2>/dev/null)}")
         (( $#names )) && [[ -n $names[1] ]] && compadd -a names
         [[ $kind == *files ]] && _files ;;
     esac

@@ -69,6 +69,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "help": ("help", "the help of a verb, or this list"),
 }
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
+ALIVE_RUNS = "alive"  # behind it: only those that have not ended
 _GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
@@ -172,7 +173,7 @@ def obey(argv: list[str]) -> int:
     if word == RUN_NAMES:
         from oomproof.cli.completion_names import print_names
 
-        print_names()
+        print_names(alive=ALIVE_RUNS in words)
         return 0
     if verb not in VERBS:
         raise _unknown(word, argv)

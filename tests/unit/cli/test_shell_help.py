@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,17 @@ def made(name: str | None) -> run_folders.Run:
     return run
 
 
+@contextlib.contextmanager
+def waiting(run: run_folders.Run) -> Iterator[None]:
+    """As its front has it while it waits for memory."""
+    lock = state_files.take_lock(run.waiting_lock)
+    assert lock is not None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 @pytest.fixture
 def environment(folders_of_their_own: Path) -> dict[str, str]:
     return {
@@ -47,6 +60,13 @@ def test_names_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         made("big job")
     assert set(printed(capsys, "__runs").splitlines()) == {"big job", unnamed.id, odd.id}
+
+
+def test_names_of_runs_that_have_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    made("ended")
+    with waiting(made("waits")):
+        assert set(printed(capsys, "__runs").splitlines()) == {"ended", "waits"}
+        assert printed(capsys, "__runs", "alive").splitlines() == ["waits"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -83,8 +103,8 @@ _oomproof; printf '%s\n' "${COMPREPLY[@]}"
         (["runs", ""], {"show", "rm"}, {"big\\ job"}),
         (["runs", "show", ""], {"big\\ job", "small"}, {"show"}),
         (["runs", "rm", "small", "b"], {"big\\ job"}, {"small"}),
-        (["stop", "s"], {"small"}, {"big\\ job"}),
-        (["freeze", ""], {"small"}, set()),
+        (["stop", ""], {"waits"}, {"big\\ job", "small"}),
+        (["freeze", ""], {"waits"}, {"small"}),
         (["why", ""], {"small", "compopt -o default"}, set()),
         (["completion", ""], set(SHELLS), {"small"}),
         (["help", "ru"], {"run", "runs"}, {"stop"}),
@@ -97,10 +117,11 @@ def test_bash_offers(
     made("big job"), made("small")
     script = tmp_path / "completion"
     script.write_text(printed(capsys, "completion", "bash"))
-    done = subprocess.run(
-        ["bash", "--norc", "-c", BASH, "bash", script, "oomproof", *words],
-        env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    with waiting(made("waits")):
+        done = subprocess.run(
+            ["bash", "--norc", "-c", BASH, "bash", script, "oomproof", *words],
+            env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
     shown = set(done.stdout.splitlines())
     assert offered <= shown and not (not_offered & shown), done
 
@@ -127,13 +148,13 @@ def typed(command: list[str], environment: dict[str, str], *lines: str, until: s
 def test_bash_at_a_terminal(
     environment: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made("uniquely-named")
     (tmp_path / "completion").write_text(printed(capsys, "completion", "bash"))
-    shown = typed(
-        ["bash", "--norc", "--noprofile", "-i"], environment,
-        f"source {tmp_path}/completion\n", "oomproof stop uniq\t",
-        until="uniquely-named",
-    )  # fmt: skip
+    with waiting(made("uniquely-named")):
+        shown = typed(
+            ["bash", "--norc", "--noprofile", "-i"], environment,
+            f"source {tmp_path}/completion\n", "oomproof stop uniq\t",
+            until="uniquely-named",
+        )  # fmt: skip
     assert "oomproof stop uniquely-named" in shown
 
 
@@ -141,7 +162,7 @@ def test_bash_at_a_terminal(
 def test_zsh_at_a_terminal(
     environment: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made("uniquely-named")
+    made("uniquely-named-ended")
     (tmp_path / "completion").write_text(printed(capsys, "completion", "zsh"))
     setup = f"autoload -U compinit; compinit -D -u; source {tmp_path}/completion\n"
     for keys, until in (
@@ -149,7 +170,8 @@ def test_zsh_at_a_terminal(
         ("oomproof check --gpu\t", "--gpu-need"),
         ("oomproof runs comp\t", "compare"),
     ):
-        assert until in typed(["zsh", "-f", "-i"], environment, setup, keys, until=until), keys
+        with waiting(made("uniquely-named")):
+            assert until in typed(["zsh", "-f", "-i"], environment, setup, keys, until=until), keys
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not here")
@@ -160,7 +182,8 @@ def test_zsh_at_a_terminal(
         ("oomproof run --gpu-s", "--gpu-share"),
         ("oomproof runs s", "show"),
         ("oomproof runs show sm", "small"),
-        ("oomproof stop b", "big job"),
+        ("oomproof logs b", "big job"),
+        ("oomproof stop ", "waits"),
         ("oomproof run -- pytho", "python3"),
         ("oomproof completion z", "zsh"),
     ],
@@ -170,10 +193,11 @@ def test_fish_offers(
 ) -> None:
     made("big job"), made("small")
     (tmp_path / "completion").write_text(printed(capsys, "completion", "fish"))
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", f"source {tmp_path}/completion; complete -C '{line}'"],
-        env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    with waiting(made("waits")):
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", f"source {tmp_path}/completion; complete -C '{line}'"],
+            env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
     assert offered in {word.partition("\t")[0] for word in done.stdout.splitlines()}, done
 
 
