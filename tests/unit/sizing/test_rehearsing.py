@@ -224,7 +224,7 @@ def test_what_people_read() -> None:
     assert "all 12,400 samples" in text and "6.6 times the usual one" in text
     assert "train  18.0 GiB     75%" in text and "eval   not reached" in text and "generate" not in text
     assert "note  not reached: eval. What that takes is not known; --time-limit gives it longer" in text
-    assert "oomproof run --need 3072M --gpu-need 18G -- python train.py" in text
+    assert "oomproof run --need 3380M --gpu-need 18G -- python train.py" in text
 
 
 def test_which_phase_does_not_fit_is_said() -> None:
