@@ -24,9 +24,8 @@ class Cause:
     sign_of_kill: bool = False  # what a kill looks like from inside the job: who killed explains it
     sign_of_gpu_fault: bool = False  # what the program sees of an error that the GPU's driver reports
     lost_process: bool = False  # what the sudden end of one process looks like to the others
-    refused: bool = (
-        False  # an allocation of the host's that the kernel refused, as under a limit of address space
-    )
+    # an allocation of the host's that the kernel refused, as under a limit of address space
+    refused: bool = False
     shared_memory: bool = False  # what a full /dev/shm looks like: its samples decide
     by_signal: bool = False  # a process ended by a signal it could not catch, or by its own abort
     kernel_fault: bool = False  # a fault of a program in the kernel's log

@@ -143,13 +143,11 @@ def _about_growth(
         kept = ONE_DATA_COPY
         following = f"it was still loading: {LOAD_LESS}; then {command(case)}"
         if longer:
-            following = f"it was still loading: {LOAD_LESS}; or give it more: {longer[0].command}"
+            following = f"it was still loading: {LOAD_LESS}; or give it more: {_at_limit(case, longer[0])}"
     elif (
         growth.steps is None and longer and growth.phase not in _PAST_LOADING
     ):  # it told no steps: it may have been loading all the time
-        following = (
-            f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"
-        )
+        following = f"find what is kept as it runs; if it was still loading, it needs more: {_at_limit(case, longer[0])}"
     return MemoryAnswer(
         following,
         (*beside, kept, *longer),
@@ -229,12 +227,12 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     raised = raise_limit(case, limit)
     smaller = smaller_job(case, allowed_bytes(case, limit, machine))
     change = _first_change(case, smaller)
-    if raised and raised[0].command is not None and limit is not None:
+    if raised and limit is not None:
         or_else = (
             f"or {LOAD_LESS}" if died_loading(case) else f"or make the job smaller ({_named(case, change)})"
         )
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
-        following = f"{learn}{raised[0].command}, {or_else}"
+        following = f"{learn}{_at_limit(case, raised[0])}, {or_else}"
     elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, IN_CHUNKS):
         following = f"{smaller[0].title}; then {command(case)}"
     elif change is not None and change.command is not None:
@@ -252,6 +250,12 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
         kept = Remedy(f"keep less in {largest}, or stream what goes into it", change=Change("code", "growth"))
         return MemoryAnswer(following, (*beside, kept, *raised, *smaller), told)
     return MemoryAnswer(following, (*beside, *raised, *smaller), told)
+
+
+def _at_limit(case: CaseFile, raised: Remedy) -> str:
+    """In a sentence, also where the command is too long for a line to type."""
+    after = raised.change.after if raised.change is not None else None
+    return command(case, *([f"--limit {after}"] if after else []))
 
 
 def allowed_bytes(case: CaseFile, limit: int | None, machine: bool) -> int | None:

@@ -25,9 +25,8 @@ _HOLDERS_EVERY = 1.0  # seconds between looks for who may end, while the job its
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core, so rarer where nobody can have grown.
 _SCAN_FIRST, _SCAN_CALM, _SCAN_IDLE = 2.0, 60.0, 600.0
-_GROWN = (
-    16 * MIB
-)  # or a quarter, since its processes were counted: they may be more by now (a pool forks in milliseconds)
+# Bytes more, or a quarter, since its processes were counted: they may be more by now (a pool forks in milliseconds)
+_GROWN = 16 * MIB
 _SCAN_CHANGE = 64 * MIB  # of the machine's headroom; a smaller job has no row
 
 

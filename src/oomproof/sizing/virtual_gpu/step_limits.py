@@ -6,9 +6,7 @@ ASIDE = "aside"  # the file that names processes which are none of the script's 
 MAIN = "main"  # the file that names the script's own process
 # of an epoch's batches: the same in every run, from a seed, or drawn from torch's own generator, which is elsewhere on a card (weights draw too)
 FIXED, SEEDED, DRAWN = "fixed", "seeded", "drawn"
-CARD_TORCH = (
-    "OOMPROOF_SIZE_TORCH"  # of the environment: the version on the card, where it is known and another
-)
+CARD_TORCH = "OOMPROOF_SIZE_TORCH"  # of the environment: the card's version, where it is known and another
 WHOLE_EPOCH = "OOMPROOF_SIZE_EPOCH"  # of the environment: empty where three steps are enough though batches differ in shape
 COMPILED = "compiled"  # the file that says that torch.compile was followed
 EAGER = "OOMPROOF_SIZE_EAGER"  # of the environment: set where following torch.compile has failed, and it is left out
