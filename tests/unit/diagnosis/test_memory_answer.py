@@ -225,6 +225,17 @@ def test_the_limit_was_the_only_thing_in_the_way(attempt: Attempt) -> None:
     assert verdict.growth is None
 
 
+def test_a_higher_limit_for_a_command_too_long_to_type(attempt: Attempt) -> None:
+    """What stands in a sentence is no command that a page offers to copy."""
+    attempt.run["argv"] = ["python", "-c", "x = 1\n" * 99]
+    attempt.samples = []
+    attempt.sample(available=22 * GIB, used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    assert "the same command again with --limit 750M" in verdict.next and "None" not in verdict.next
+    (raised,) = [remedy for remedy in verdict.remedies if remedy.change and remedy.change.key == "--limit"]
+    assert raised.command is None
+
+
 def test_no_higher_limit_is_offered_where_the_machine_has_none(attempt: Attempt) -> None:
     attempt.samples = []
     attempt.sample(available=GIB, used=592 * MIB)
