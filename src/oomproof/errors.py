@@ -12,6 +12,8 @@ CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
 
+MORE_FILES = "ulimit -n 1024"  # the hint where no further file can be opened
+
 
 class OomproofError(Exception):
     """Shown to the user as one line and a hint, never as a traceback."""

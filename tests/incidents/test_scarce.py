@@ -35,6 +35,21 @@ def test_few_descriptors(lab: Lab, files: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("files", [9, 13, 17, 21, 25, 29, 33])
+def test_few_descriptors_on_a_terminal(lab: Lab, files: int) -> None:
+    """The job does not start, and the hint says why; or it is guarded to its end."""
+    done = subprocess.run(
+        ["script", "-qefc", f"ulimit -n {files}; exec {shlex.join([*lab.command('run', '--name', 'scarce'), '--', PYTHON, '-c', ENDS])}", "/dev/null"],
+        env=lab.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if done.returncode == 125:
+        assert "hint: ulimit -n 1024" in done.stdout and "done" not in done.stdout
+        assert not lab.folder_of("scarce") or not (lab.folder_of("scarce") / "1" / "started.json").exists()
+    else:
+        assert (done.returncode, "done" in done.stdout) == (5, True), done.stdout
+    assert files < 21 or done.returncode == 5, done.stdout
+
+
 def test_the_jobs_own_limit_of_open_files_stays(lab: Lab) -> None:
     """Ours is raised where it may be, the job's is not."""
     done = shell(lab, "ulimit -Sn 20", "--", "sh", "-c", "ulimit -Sn")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from oomproof import __version__
 from oomproof.cli.freed_modules import PARSER, allow, free_modules
-from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.errors import INTERRUPTED, MORE_FILES, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream, allow_any_text
 
@@ -157,6 +157,8 @@ def _main(argv: list[str] | None) -> int:
         text, hint = f"{type(error).__name__}: {error}", "OOMPROOF_DEBUG=1 shows where; please report it"
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             text, hint = f"{error.strerror}: {error.filename or 'what it prints'}", "free some space there"
+        elif isinstance(error, OSError) and error.errno == errno.EMFILE:
+            text, hint = "too few open files are allowed here", MORE_FILES
         print(f"oomproof: {text}\n  hint: {hint}", file=sys.stderr)
         return OUR_FAILURE
 

@@ -11,7 +11,7 @@ import stat
 import time
 from pathlib import Path
 
-from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.errors import MORE_FILES, OUR_FAILURE, OomproofError
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import append, replace_file
 from oomproof.recording.json_text import parse
@@ -89,9 +89,9 @@ def write_json(path: Path, value: object) -> None:
     try:
         replace_file(path, json.dumps(value, indent=1).encode(), synced=True)
     except OSError as error:
-        raise OomproofError(
-            f"cannot write {path}: {error.strerror}", "free some space there, or set XDG_STATE_HOME elsewhere"
-        ) from error
+        space = "free some space there, or set XDG_STATE_HOME elsewhere"
+        hint = MORE_FILES if error.errno == errno.EMFILE else space
+        raise OomproofError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
 def sync(path: Path) -> None:

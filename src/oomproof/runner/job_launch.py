@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
+from oomproof.errors import CANNOT_EXECUTE, MORE_FILES, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
 from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
@@ -111,9 +111,7 @@ class Launcher:
             os.set_inheritable(fd, False)
         if len(fds) != len(news["streams"]):
             self._dismiss_keeper()
-            raise OomproofError(
-                "too few file descriptors to start the job", "raise the limit: ulimit -n 1024", OUR_FAILURE
-            )
+            raise OomproofError("too few open files are allowed to start the job", MORE_FILES, OUR_FAILURE)
         self.files = followed(self.held)
         self._terminal.own_file = next((file for file in self.files if file.is_where(2)), None)
         send_frame(self.socket, b"G", b"")
@@ -305,11 +303,7 @@ class Launcher:
         import errno
 
         if stage != "execute":
-            hint = (
-                "ulimit -n 1024"
-                if number == errno.EMFILE
-                else "see how many processes you may have: ulimit -u"
-            )
+            hint = MORE_FILES if number == errno.EMFILE else "see how many processes you may have: ulimit -u"
             return OomproofError(f"the job could not be started: {text}", hint, OUR_FAILURE)
         if number in (errno.ENOENT, errno.ENOTDIR):
             return OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)

@@ -25,6 +25,10 @@ class Terminal:
         self.is_tty = {number: _isatty(number) or lost[number] for number in (0, 1, 2)}
         self._screen = next((n for n in (1, 2, 0) if self.is_tty[n]), None)
         self._keyboard = 0 if self.is_tty[0] else None
+        if self._keyboard is not None:
+            import tty  # only at a terminal; now, not when the job runs and every descriptor may be taken
+
+            self._set_raw = tty.setraw
         self._saved: list[Any] | None = None
         self._column_zero = True
         self.status_shown = False
@@ -81,9 +85,7 @@ class Terminal:
             return self._saved is not None
         try:
             self._saved = termios.tcgetattr(0)
-            import tty  # only at a terminal
-
-            tty.setraw(0)
+            self._set_raw(0)
             if not (self.is_tty[1] and self.is_tty[2]):  # `| tee`: others write to this terminal too
                 mode = termios.tcgetattr(0)
                 mode[1] |= self._saved[1] & termios.OPOST
