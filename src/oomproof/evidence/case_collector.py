@@ -190,6 +190,7 @@ def _from_files(
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
         cgroups=_cgroups(backend.get("remove")),
+        started_in=string(started.get("memcg")),
         at_start=_counters(part(started, "counters")),
         at_death=_counters(part(exited, "counters")),
         host=tail.host,

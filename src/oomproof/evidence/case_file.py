@@ -321,6 +321,7 @@ class CaseFile:
     backend: str | None = None
     limit: int | None = None  # the cap the backend enforces, which may differ from what was asked
     cgroups: tuple[str, ...] = ()  # the job's own, as paths below the mount
+    started_in: str | None = None  # where it has none of its own: the memory cgroup it was started in
 
     at_start: Counters = Counters()
     at_death: Counters = Counters()

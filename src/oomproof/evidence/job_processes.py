@@ -34,6 +34,7 @@ class JobProcesses:
     cgroups: tuple[str, ...]
     own_counter_flat: bool  # the job's cgroup counts kills, and counted none
     pids_comparable: bool  # the kernel prints pids of the first namespace; in a container ours are others
+    started_in: str | None = None  # the memory cgroup, where the job has none of its own
 
     @classmethod
     def of(cls, case: CaseFile, proc: str) -> JobProcesses:
@@ -42,7 +43,9 @@ class JobProcesses:
         except OSError:
             comparable = True  # no namespaces in this kernel
         flat = case.moved.memcg_oom_kill == 0
-        return cls(case.leader, case.started or 0.0, case.processes, case.cgroups, flat, comparable)
+        return cls(
+            case.leader, case.started or 0.0, case.processes, case.cgroups, flat, comparable, case.started_in
+        )
 
     def owns(self, pid: int, when: float) -> bool:
         """By pid and time: numbers are used again."""
@@ -56,9 +59,11 @@ class JobProcesses:
 
     def may_own(self, kill: KernelKill, end: float | None) -> bool:
         """A worker of a pool may live and die between two samples: called like the job's own, numbered among them, and
-        killed soon after one of those began or shortly before the end. Where the job has a cgroup of its own, that
-        decides."""
+        killed soon after one of those began or shortly before the end, and in the cgroup that the job was started in.
+        Where it has one of its own, that decides."""
         if self.cgroups or not self.pids_comparable or kill.time < self.started - _STARTING:
+            return False
+        if self.started_in and kill.task_memcg and not kill.task_memcg.endswith(self.started_in):
             return False
         near = [
             seen

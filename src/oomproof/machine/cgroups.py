@@ -248,6 +248,13 @@ def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     return paths
 
 
+def memory_path(pid: int | str = "self", proc: str = "/proc") -> str | None:
+    """The process's memory cgroup as the kernel's log ends its name; None for the top, of which everything is a part."""
+    paths = own_paths(pid, proc)
+    path = (paths.get("memory") or paths.get("") or "").rstrip("/")
+    return path if path and ".." not in path.split("/") else None
+
+
 def mounts(proc: str = "/proc") -> dict[str, tuple[str, str]]:
     """Controller ("" for unified) → (mount point, root of the mount inside the hierarchy)."""
     by_controller: dict[str, tuple[str, str]] = {}

@@ -39,7 +39,7 @@ STARTED: Shape = {
         "name": str, "version": int, "limit": int, "memory": str, "procs": str, "kill": str, "freeze": str,
         "reclaim": str, "remove": [str], "note": str, "why_not_better": [str],
     },
-    "terminal": [int], "streams": {...: int}, "files": {...: [int]}, "counters": _COUNTERS,
+    "memcg": str, "terminal": [int], "streams": {...: int}, "files": {...: [int]}, "counters": _COUNTERS,
 }  # fmt: skip
 EXIT: Shape = {
     "boottime": float, "wall": float, "status": int, "code": int, "signal": int, "core": bool,

@@ -14,7 +14,7 @@ from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import environment as environment_of
-from oomproof.machine import processes, wait_status
+from oomproof.machine import cgroups, processes, wait_status
 from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders, state_files
 from oomproof.recording.secrets import mask_environment
@@ -153,6 +153,7 @@ def watch(
         "job": {"pid": adopted.pid, "start": adopted.start},
         "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
         "rung": backend.as_json(),
+        "memcg": cgroups.memory_path(adopted.pid),
         "counters": read_counters(backend.counters()),
     }
     state_files.write_json(run.attempt.started_file, started)

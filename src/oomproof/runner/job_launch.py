@@ -272,6 +272,7 @@ class Launcher:
                 "boot_id": processes.boot_id(),
                 "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
                 "rung": backend.as_json(),
+                "memcg": cgroups.memory_path(),
                 "terminal": tty,
             },
         }

@@ -200,6 +200,16 @@ def test_a_kill_of_something_else_stays_somebody_elses(attempt: Attempt, other: 
     assert any("not of this job" in item.says for item in verdict.evidence)
 
 
+@pytest.mark.parametrize(("started_in", "ours"), [("/user", True), ("/user/tests-17", False), ("/", True)])
+def test_a_process_that_looks_alike_died_where_the_job_was_started(
+    attempt: Attempt, started_in: str, ours: bool
+) -> None:
+    """Another program's python, in a container of its own, is no worker of this job."""
+    pool(attempt)
+    attempt.started["memcg"] = started_in.rstrip("/") or None
+    assert bool(attempt.case().our_kills) is ours
+
+
 def test_a_process_that_looks_alike_explains_no_end_that_was_ours(attempt: Attempt) -> None:
     """The guard sent SIGTERM; nobody waited for a lost worker."""
     pool(attempt)
