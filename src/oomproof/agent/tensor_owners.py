@@ -9,6 +9,7 @@ import gc
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from operator import is_
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -376,6 +377,8 @@ def _of_referrers(tensors: list[Any], ours: set[int], kinds: _Kinds, tally: _Tal
     for holder in gc.get_referrers(*tensors):
         if holder is tensors or id(holder) in ours or tally.out_of_time():
             continue
+        if type(holder) is tuple and len(holder) == len(tensors) and all(map(is_, holder, tensors)):
+            continue  # our own arguments: since Python 3.13 they are among them
         if isinstance(holder, dict):
             for name, element in list(holder.items())[:_LONG]:
                 if id(element) in wanted:
