@@ -47,7 +47,9 @@ class CachingAllocator:
         self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
         self._at: dict[int, Block] = {}  # free blocks by address
         self._lowest = 1 << 62  # of the ranges of addresses taken so far
-        self._gaps: list[tuple[int, int]] = []  # address and bytes that are left of a range, the newest range last
+        self._gaps: list[
+            tuple[int, int]
+        ] = []  # address and bytes that are left of a range, the newest range last
         self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool
         self._end = [0, _SMALL_POOL]  # of those segments
 
