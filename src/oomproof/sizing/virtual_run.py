@@ -203,10 +203,8 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
-    usual = allocator.peak_reserved
     beside = unsteady_cache.reserved_beside_others(run.events, expandable)
-    if not run.result.get("many_shapes"):  # there the order of the batches decides
-        usual = unsteady_cache.usual(usual, beside)
+    usual = unsteady_cache.usual(allocator.peak_reserved, beside)
     more = {
         UNFAMILIAR: max(0, _unfamiliar(run, expandable) - usual),
         UNSTEADY: max([allocator.peak_reserved, *beside]) - usual,
@@ -252,6 +250,17 @@ def host_parts(run: VirtualRun) -> dict[str, int]:
         if live > peak:
             peak, peak_at = live, index
     return {name: size for name, size in parts_at(run, run.host_events[: peak_at + 1]).items() if size}
+
+
+def host_peak_of_small(run: VirtualRun, below: int) -> int:
+    """Of activations and temporaries on the host that are smaller than that: the most bytes that lived at once."""
+    kinds = run.result.get("kinds", {})
+    live = peak = 0
+    for name, size in run.host_events:
+        if size < below and str(abs(name)) not in kinds:
+            live += size if name > 0 else -size
+            peak = max(peak, live)
+    return peak
 
 
 def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
