@@ -192,6 +192,8 @@ def install(mode: Any) -> None:
             return _copies(args[0])
         if func is aten.native_layer_norm_backward.default:
             return _copies(args[0], args[1])
+        if func.name() in _OF_REGIONS:
+            return _copies(args[0])
         if (
             func.name() == "torchvision::nms"
         ):  # a bit for each pair, and the boxes by their score (nms_kernel.cu)
@@ -211,6 +213,7 @@ _FLASH_BACKWARD = {
     aten._scaled_dot_product_flash_attention_backward.default,
     _if_there("_scaled_dot_product_cudnn_attention_backward"),
 }
+_OF_REGIONS = ("torchvision::roi_align", "torchvision::_roi_align_backward")
 _SUMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
 _OF_COMPLEX = {aten.abs.default, aten.angle.default}
 _WHOLE_SUMS = {
