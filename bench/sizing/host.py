@@ -66,6 +66,7 @@ JOBS: dict[str, list[str]] = {
     # large inputs, of which oneDNN makes copies; the first two were in view when these were modelled
     "pictures: cpu: satellite": ["cpu_pictures.py", "satellite"],
     "pictures: cpu: strided": ["cpu_pictures.py", "strided", "--batch", "32"],
+    "pictures: cpu: coarse": ["cpu_pictures.py", "coarse"],
     "pictures: cpu: segments": ["cpu_pictures.py", "segments", "--batch", "24"],
     "pictures: cpu: sounds": ["cpu_pictures.py", "sounds", "--batch", "32"],
     "pictures: cpu: satellite, channels last": ["cpu_pictures.py", "satellite", "--last"],

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("network", choices=("satellite", "segments", "sounds", "strided"))
+parser.add_argument("network", choices=("satellite", "coarse", "segments", "sounds", "strided"))
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--side", type=int, default=192)
 parser.add_argument("--last", action="store_true")
@@ -47,6 +47,9 @@ def network() -> tuple[nn.Module, torch.Tensor]:
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5)), torch.randn(
             args.batch, 9, args.side, args.side
         )
+    if args.network == "coarse":
+        layers = [nn.Conv2d(9, 8, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)]
+        return nn.Sequential(*layers), torch.randn(args.batch, 9, args.side, args.side)
     if args.network == "segments":
         return Segments(), torch.randn(args.batch, 3, args.side, args.side)
     if args.network == "sounds":
