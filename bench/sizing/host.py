@@ -63,6 +63,13 @@ JOBS: dict[str, list[str]] = {
     "later: loader 3 spawn, prefetch 3": loader(workers=3, method="spawn", prefetch=3, steps=24),
     "later: cpu: transformer encoder": ["cpu_encoder.py"],
     "later: cpu: embeddings": ["cpu_factors.py"],
+    # large inputs, of which oneDNN makes copies; the first two were in view when these were modelled
+    "pictures: cpu: satellite": ["cpu_pictures.py", "satellite"],
+    "pictures: cpu: strided": ["cpu_pictures.py", "strided", "--batch", "32"],
+    "pictures: cpu: coarse": ["cpu_pictures.py", "coarse"],
+    "pictures: cpu: segments": ["cpu_pictures.py", "segments", "--batch", "24"],
+    "pictures: cpu: sounds": ["cpu_pictures.py", "sounds", "--batch", "32"],
+    "pictures: cpu: satellite, channels last": ["cpu_pictures.py", "satellite", "--last"],
 }
 
 

@@ -56,6 +56,7 @@ NO_CARD = "none"
 _TIME = "60s"
 _REAL_SECONDS = 30.0
 _MEASURED = 2  # times the card is asked: what was measured may change which plan is the largest
+_CONFIGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -223,7 +224,7 @@ def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template
     if not template.knobs:
         raise OomproofError(
             "nothing of the command can change: it has no placeholder, and no argument whose name says what it is",
-            f"put one where a value belongs: {example}",
+            f"put one where a value belongs: {example}{_about_config(command)}",
             USAGE,
         )
     if not template.typed:
@@ -232,6 +233,15 @@ def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template
             if known := ", ".join(f"{argument_name(template, knob.name)} {knob.first}" for knob in knobs):
                 tell_line(f"taken from {where}: {known}")
     return template
+
+
+def _about_config(command: Sequence[str]) -> str:
+    """Of a file in the command that may have the settings."""
+    files = [word.partition("=")[2] or word for word in command if word.endswith(_CONFIGS)]
+    if not files:
+        return ""
+    how = "by an argument that overrides it, such as data.batch_size={batch}, where the program takes such"
+    return f"; {files[0]} is not edited: a value in it is changed {how}"
 
 
 def _typed_effective(template: Template, most: int | None) -> int | None:

@@ -27,6 +27,7 @@ from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
 from oomproof.printable import terminal_columns
 from oomproof.reports import size_report as report
+from oomproof.sizing.card_constants import LOADING_PROCESS
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, card_here, card_of, fit, ram_here, ram_of
 from oomproof.sizing.kv_sizes import ELEMENT, Wanted
@@ -196,9 +197,14 @@ def _together(sized: list[Sized]) -> Sizing:
         (name, value.stored.host if isinstance(value, ModelSizing) else _of_file(value))
         for name, value in sized
     ]
+    if not gpus:  # a model has a process in its estimate
+        hosts.append(("process", _PROCESS))
     host = _sum(hosts)
     phases = (Phase("load", None, host.expected, True),)
     return Sizing(_sum(gpus) if gpus else None, host, phases, "the headers of the files; nothing was loaded")
+
+
+_PROCESS = Estimate(LOADING_PROCESS.low, LOADING_PROCESS.usual, LOADING_PROCESS.high, {})
 
 
 def _of_file(cost: LoadCost) -> Estimate:

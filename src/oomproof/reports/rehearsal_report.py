@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from oomproof.reports.size_report import typed, verdict_lines
 from oomproof.reports.table_text import folded, table
+from oomproof.sizing.card_constants import ALLOCATOR_SPREAD
 from oomproof.sizing.fit_verdict import Fit
 from oomproof.sizing.host_figures import REPEATED
 from oomproof.sizing.rehearsing import Batch, Rehearsal
@@ -152,5 +153,6 @@ def needs(rehearsal: Rehearsal) -> list[str]:
     # the same job holds more in another run
     words = ["--need", typed(int(host * (2 - REPEATED)))] if host else []
     if gpu and rehearsal.card is not None:
-        words += ["--gpu-need", typed(gpu)]
+        more = int(gpu * (1 + ALLOCATOR_SPREAD))
+        words += ["--gpu-need", typed(min(more, max(gpu, rehearsal.card_total or more)))]
     return words

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from oomproof.data.load_cost import LoadCost, plural
 from oomproof.printable import one_line
 from oomproof.reports.table_text import folded, table
+from oomproof.sizing.card_constants import LOADING_PROCESS
 from oomproof.sizing.estimate import Estimate, Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, fit
 from oomproof.sizing.kv_sizes import KvCache
@@ -44,6 +45,8 @@ def file_block(path: str, cost: LoadCost, width: int) -> list[str]:
         f"{format_size(cost.peak)} at the peak, {format_size(cost.kept)} kept: {cost.usual} ({cost.basis})",
         width,
     )
+    process = f"{format_size(LOADING_PROCESS.usual)} beside it with torch, {format_size(LOADING_PROCESS.low)} with numpy alone, at most {format_size(LOADING_PROCESS.high)}"
+    lines += _row("process", process, width)
     lines += _row("more", f"oomproof data inspect {path}", width)
     return lines
 

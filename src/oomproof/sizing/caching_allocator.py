@@ -19,7 +19,7 @@ SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 MIN_LARGE = 10 * MIB  # requests from here on get a segment of their own size
 ROUND_LARGE = 2 * MIB
-
+RANGE = 32 * MIB  # the driver takes addresses in multiples of that
 
 _SMALL_POOL = 1 << 60  # the address of the small pool's expandable segment
 
@@ -46,7 +46,10 @@ class CachingAllocator:
         # large, small: size, address
         self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
         self._at: dict[int, Block] = {}  # free blocks by address
-        self._lowest = 1 << 62  # of the addresses given so far
+        self._lowest = 1 << 62  # of the ranges of addresses taken so far
+        self._gaps: list[
+            tuple[int, int]
+        ] = []  # address and bytes that are left of a range, the newest range last
         self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool
         self._end = [0, _SMALL_POOL]  # of those segments
 
@@ -171,9 +174,18 @@ class CachingAllocator:
         return -(-(wanted - have) // _page(small)) * _page(small)
 
     def _new(self, size: int, small: bool) -> Block:
-        """Below those there are, as the driver does: of free blocks of one size the lowest is taken, so the newest. Nine of ten
-        large segments of 18 jobs on an H200 came below the one before."""
-        self._lowest -= size
+        """Where the driver puts it, which decides between free blocks of one size, since the lowest is taken: into what is left of the newest
+        range that has room, at its start; else into a new range below all others. So it was with 1,630 of 1,731 segments in seven published
+        traces of trainings; the others went into what ranges older than the trace had left."""
+        for index in range(len(self._gaps) - 1, -1, -1):
+            address, left = self._gaps[index]
+            if left >= size:
+                self._gaps[index : index + 1] = [(address + size, left - size)] if left > size else []
+                return Block(address, size, small)
+        whole = -(-size // RANGE) * RANGE
+        self._lowest -= whole
+        if whole > size:
+            self._gaps.append((self._lowest + size, whole - size))
         return Block(self._lowest, size, small)
 
     def _reserve(self, size: int) -> None:

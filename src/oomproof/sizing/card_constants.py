@@ -60,6 +60,11 @@ HOST_CUDA = Constant(
     "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first",
 )
 
+# the process that loads a data file, beside its data: numpy alone, torch, transformers with its Trainer
+LOADING_PROCESS = Constant(
+    12 * MIB, 145 * MIB, 300 * MIB, "anonymous memory after the imports alone: numpy 12 MiB, pandas 50, torch 2.13 145, transformers 5.22 297"
+)  # fmt: skip
+
 # Shares of what is reserved, by which the measured figure may differ.
 # Simulated against measured max_memory_reserved: 14 runs of GPT-2 on an H200 lie between 1.0 % under and 6.6 % over.
 ALLOCATOR_SPREAD = 0.04

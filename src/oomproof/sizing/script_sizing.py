@@ -47,6 +47,7 @@ _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _GRACE = 60.0
 # chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
 _ON_CPU, _BESIDE = 60 * MIB, 0.35
+_KEPT = 32 * MIB  # malloc gives larger blocks back at once (glibc's largest M_MMAP_THRESHOLD)
 CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
 
 
@@ -295,9 +296,7 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
         UNSEEN: sum(map(unseen, loaders)),
         QUEUE: sum(memory.queue for memory in held),
         "shared memory": _shared_beside(result, watched.shared - seen),
-        **(
-            {"model on the host": result["peak"]["host"]} if on_card else _on_cpu(virtual_run.host_parts(run))
-        ),
+        **({"model on the host": result["peak"]["host"]} if on_card else _on_cpu(run)),
         PINNED: sum(memory.pinned for memory in held),
         SAVED: result["saved"],
     }
@@ -318,12 +317,13 @@ def _shared_beside(result: Mapping[str, Any], more: int) -> int:
     return more if more > MIB else 0
 
 
-def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
+def _on_cpu(run: virtual_run.VirtualRun) -> dict[str, int]:
     """With what malloc and oneDNN hold beside the tensors of a model that trains on the CPU."""
+    parts = virtual_run.host_parts(run)
     if not parts.get("gradients") and not parts.get("activations"):
         return parts
-    moving = parts.get("activations", 0) + parts.get("temporary", 0)
-    return {**parts, "malloc and oneDNN": min(_ON_CPU, sum(parts.values())) + int(_BESIDE * moving)}
+    small = virtual_run.host_peak_of_small(run, _KEPT)
+    return {**parts, "malloc and oneDNN": min(_ON_CPU, small) + int(_BESIDE * small)}
 
 
 def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:

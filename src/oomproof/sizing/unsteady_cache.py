@@ -3,13 +3,15 @@
 Two jobs on an H200 (WGAN-GP, texts packed behind a mask) reserved one large block more than their logs did when replayed, with the same
 tensors alive: a block of a gigabyte had been cut for a small one. The same logs come to what was measured when a few megabytes more are
 held from somewhere on, as any other version of a library may hold them; of the jobs that were right, most do not move.
+So the figure of one replay is that of one throw. Where most of these replays come to another, that one is expected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
-from oomproof.sizing.caching_allocator import CachingAllocator, segment_size
+from oomproof.sizing.caching_allocator import LARGE_SEGMENT, CachingAllocator, segment_size
 from oomproof.units import MIB
 
 Events = Sequence[tuple[int, int]]
@@ -17,14 +19,23 @@ Events = Sequence[tuple[int, int]]
 _HELD = ((6 * MIB, 0.01), (3 * MIB, 0.02), (8 * MIB, 0.1), (12 * MIB, 0.3))
 _NAME = 1 << 60  # of no storage in a log
 _LONGEST = 400_000  # events: a longer log is tried once
+_SAME = 0.02  # of what is reserved: closer ones differ by what is held and by segments of 20 MiB
 
 
-def most_reserved(events: Events, expandable: bool = False) -> int:
-    """Bytes: the most that any of these replays reserves."""
+def reserved_beside_others(events: Events, expandable: bool = False) -> list[int]:
+    """Bytes that each of these replays reserves."""
     if not events:
-        return 0
+        return []
     tries = _HELD if len(events) <= _LONGEST else _HELD[:1]
-    return max(_reserved(events, size, int(share * len(events)), expandable) for size, share in tries)
+    return [_reserved(events, size, int(share * len(events)), expandable) for size, share in tries]
+
+
+def usual(reserved: int, others: Sequence[int]) -> int:
+    """What is expected: the log's own figure, or the median of all where that is another one."""
+    if len(others) < len(_HELD):
+        return reserved
+    middle = int(median([reserved, *others]))
+    return middle if abs(middle - reserved) > max(_SAME * reserved, 2 * LARGE_SEGMENT) else reserved
 
 
 def _reserved(events: Events, size: int, at: int, expandable: bool) -> int:

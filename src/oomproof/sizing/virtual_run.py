@@ -11,13 +11,12 @@ from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, epoch_growth
+from oomproof.sizing import card_constants, epoch_growth, unsteady_cache
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
 from oomproof.sizing.shuffled_steps import reserved_in_other_orders
-from oomproof.sizing.unsteady_cache import most_reserved
 from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
 from oomproof.units import format_size
 
@@ -204,11 +203,12 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
+    beside = unsteady_cache.reserved_beside_others(run.events, expandable)
+    usual = unsteady_cache.usual(allocator.peak_reserved, beside)
     more = {
-        UNFAMILIAR: max(0, _unfamiliar(run, expandable) - allocator.peak_reserved),
-        UNSTEADY: max(0, most_reserved(run.events, expandable) - allocator.peak_reserved),
+        UNFAMILIAR: max(0, _unfamiliar(run, expandable) - usual),
+        UNSTEADY: max([allocator.peak_reserved, *beside]) - usual,
     }
-    usual = allocator.peak_reserved
     if many := run.result.get("many_shapes"):
         seen, batches, order = many["seen"], many["batches"], many.get("order")
         most = usual + epoch_growth.beyond(reserved, seen, batches)
@@ -250,6 +250,17 @@ def host_parts(run: VirtualRun) -> dict[str, int]:
         if live > peak:
             peak, peak_at = live, index
     return {name: size for name, size in parts_at(run, run.host_events[: peak_at + 1]).items() if size}
+
+
+def host_peak_of_small(run: VirtualRun, below: int) -> int:
+    """Of activations and temporaries on the host that are smaller than that: the most bytes that lived at once."""
+    kinds = run.result.get("kinds", {})
+    live = peak = 0
+    for name, size in run.host_events:
+        if size < below and str(abs(name)) not in kinds:
+            live += size if name > 0 else -size
+            peak = max(peak, live)
+    return peak
 
 
 def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:

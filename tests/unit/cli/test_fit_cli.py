@@ -13,6 +13,7 @@ from oomproof.sizing import script_sizing
     [
         ([], "no command to fit"),
         (["--", "python", "t.py", "--lr", "1"], "nothing of the command can change"),
+        (["--", "python", "t.py", "--config=conf/run.yaml"], "; conf/run.yaml is not edited: a value in it"),
         (["--", "python", "t.py", "{seq}"], "nothing says what {seq} may be"),
         (["--knob", "seq=1,2", "--", "python", "t.py", "{batch}"], "the command does not use {seq}"),
         (

@@ -79,6 +79,8 @@ def test_data_files_and_models_together(
     assert value["gpu"]["expected_bytes"] == alone["gpu"]["expected_bytes"], "data files are loaded into RAM"
     text = told(capsys, str(tmp_path / "x.npy"), "--ram", "32G")
     assert "in RAM 977 KiB at the peak" in text and "fits in 32.0 GiB of RAM" in text
+    assert "check --need 301M" in text, "the process that loads it takes memory too"
+    assert as_json(capsys, str(tmp_path / "x.npy"))["host"]["parts"]["process"] > 100 * MIB
 
 
 def test_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,15 @@ def test_segments_by_size_of_the_request() -> None:
     assert segment_size(11 * MIB) == 12 * MIB
 
 
+def test_of_free_blocks_of_one_size_the_lowest_is_taken() -> None:
+    """Ranges of addresses follow one another downwards; what is left of the newest is used first, from its start."""
+    allocator = CachingAllocator()
+    for name, size in ((1, 40), (2, 40), (3, 20), (4, 2), (5, 20)):
+        allocator.malloc(name, size * MIB)
+    at = {name: block.address // MIB for name, block in allocator._blocks.items()}
+    assert [at[1] - at[2], at[2] - at[3], at[4] - at[2], at[3] - at[5]] == [64, -40, 64 + 40, 40 + 32]
+
+
 def test_small_requests_share_a_segment_and_large_ones_another() -> None:
     allocator = CachingAllocator()
     allocator.malloc(1, MIB)

@@ -67,6 +67,23 @@ def test_fused_functions_keep_nothing(tmp_path: Path) -> None:
     assert kept["eager"] >= 5 * ELEMENTS
 
 
+def test_no_driver_is_woken_by_a_torch_that_has_cuda(tmp_path: Path) -> None:
+    """Such a torch starts CUDA before the first fake tensor on a card that there seems to be."""
+    wakes = """
+import torch
+from torch._subclasses import fake_tensor
+
+def wake(device):
+    if torch.cuda.is_available():
+        raise RuntimeError("Found no NVIDIA driver on your system")
+
+fake_tensor.init_gpu_context = wake
+"""
+    run, output = on_virtual_gpu(f"COMPILED = {{}}\n{wakes}{CHAIN}", tmp_path)
+    assert run.result["notes"] == []
+    assert int(output.rpartition("saved 2 ")[2].split()[0]) == pytest.approx(ELEMENTS, rel=0.01)
+
+
 def test_where_a_graph_cannot_be_planned_it_runs_as_it_is(tmp_path: Path) -> None:
     """The same bytes as without torch.compile, and a note."""
     broken = "import torch._inductor.compile_fx as inner\ninner.compile_fx = lambda *given, **named: 1 / 0\n"

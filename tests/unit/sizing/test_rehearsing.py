@@ -224,7 +224,14 @@ def test_what_people_read() -> None:
     assert "all 12,400 samples" in text and "6.6 times the usual one" in text
     assert "train  18.0 GiB     75%" in text and "eval   not reached" in text and "generate" not in text
     assert "note  not reached: eval. What that takes is not known; --time-limit gives it longer" in text
-    assert "oomproof run --need 3380M --gpu-need 18G -- python train.py" in text
+    assert "oomproof run --need 3380M --gpu-need 18.8G -- python train.py" in text
+
+
+def test_no_more_is_asked_of_a_card_than_it_has() -> None:
+    full = Rehearsal(
+        phases=(PhasePeak("train", True, 23 * GIB, None, 22 * GIB),), card=0, card_total=int(23.5 * GIB)
+    )
+    assert report.needs(full) == ["--gpu-need", "23.5G"]
 
 
 def test_which_phase_does_not_fit_is_said() -> None:

@@ -32,6 +32,8 @@ for step in range(4):
     [
         aten.add.Tensor, aten.add_.Tensor, aten.view.default, aten.mm.default, aten.native_dropout.default,
         aten._foreach_add_.List, aten.randn.default, aten.index_add_.default, aten.expand_copy.default,
+        aten.leaky_relu.default, aten.hardswish_.default, aten._native_batch_norm_legit_no_training.default,
+        torch.ops.prim.device.default,
     ],
 )  # fmt: skip
 def test_what_every_training_has_is_familiar(operation: object) -> None:

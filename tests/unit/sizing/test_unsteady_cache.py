@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.unsteady_cache import most_reserved
+from oomproof.sizing.unsteady_cache import reserved_beside_others, usual
 
 MIB = 1 << 20
 
@@ -21,10 +21,20 @@ def test_a_cached_block_that_is_cut_for_a_small_one() -> None:
         events += [(number, 36 * MIB), (-number, 0)]
     events += [(300, 36 * MIB), (301, 1000 * MIB)]
     assert _reserved(events) == 1040 * MIB
-    assert most_reserved(events) > 2000 * MIB
+    assert max(reserved_beside_others(events)) > 2000 * MIB
+    assert usual(_reserved(events), reserved_beside_others(events)) > 2000 * MIB, "most do not find it"
 
 
 def test_a_steady_log_stays_what_it_is() -> None:
     events = [(1, 400 * MIB), (2, 40 * MIB), (-2, 0), (3, 40 * MIB), (-3, 0)]
-    assert most_reserved(events) == _reserved(events)
-    assert most_reserved([]) == 0
+    assert max(reserved_beside_others(events)) == _reserved(events)
+    assert reserved_beside_others([]) == []
+
+
+def test_what_most_replays_come_to_is_expected() -> None:
+    few, many = 7118 * MIB, 8100 * MIB
+    assert usual(few, [many, many, many + MIB, few]) == many
+    assert usual(few, [many, few, few, many]) == few
+    assert usual(few, [few - 20 * MIB] * 4) == few, "what is held makes as much of a difference"
+    assert usual(308 * MIB, [284 * MIB] * 4) == 308 * MIB
+    assert usual(few, [many]) == few, "a long log is tried once, which says little"

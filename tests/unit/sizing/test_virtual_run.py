@@ -81,6 +81,13 @@ def test_a_model_on_the_host_has_its_phases_in_ram() -> None:
     ]
 
 
+def test_small_blocks_stay_in_the_heap() -> None:
+    """Of those without a name: malloc gives large ones back, and weights live on."""
+    run = VirtualRun({"kinds": {"1": "weights"}}, [], bytes(5), host_events=[
+        (1, 20), (2, 10), (3, 100), (-3, 100), (4, 15), (-2, 10), (-4, 15), (5, 12), (-5, 12)])  # fmt: skip
+    assert virtual_run.host_peak_of_small(run, 32) == 25
+
+
 def test_a_phase_that_was_not_reached_has_no_figure() -> None:
     run = a_run([(1, 1)], host_marks=[(0, "train")], phases={"train": 3})
     run.host_events = [(1, 50 * MIB)]

@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .cuda_redirect import is_cuda
@@ -100,6 +101,8 @@ def _show_card(mode: VirtualMode) -> None:
 
 def _keep_off_the_driver(mode: VirtualMode) -> None:
     """While tensors are traced they stay on "cpu", also those that are made on the card; C++ never sees another device."""
+    # a fake tensor on "cuda" wakes the driver first where there seems to be a card: always, in a torch with CUDA
+    fake_tensor.init_gpu_context = lambda device: None
     dispatch, whole = FakeTensorMode.__torch_dispatch__, FakeTensor.__torch_dispatch__.__func__
 
     @functools.wraps(dispatch)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .storage_log import GPU
+
 aten = torch.ops.aten
 
 
@@ -143,6 +145,24 @@ def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return False
 
 
+def _reduced_loss(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Its one number stays in the memory that was taken for a number of each element (BinaryOps.cpp, Loss.cpp: made, then resized)."""
+    out = mode.run(func, *args, **kwargs)
+    if out.dim():
+        return out
+    count = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
+    whole = mode.run(aten.empty.memory_format, [max(1, count)], dtype=out.dtype, device="cpu")
+    return mode.run(aten.as_strided.default, whole, [], [])
+
+
+def _pixels(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The card's kernel makes rows of pixels whatever it is given, the CPU's keeps channels last (PixelShuffle.cpp)."""
+    out = mode.run(func, *args, **kwargs)
+    if mode.place_of(args) != GPU:
+        return out
+    return mode.run(aten.empty.memory_format, list(out.shape), dtype=out.dtype, device="cpu")
+
+
 REPLACED: dict[Any, Any] = {
     aten._local_scalar_dense.default: _scalar,
     aten.item.default: _scalar,
@@ -158,6 +178,12 @@ REPLACED: dict[Any, Any] = {
     aten._ctc_loss.Tensor: _ctc,
     aten._ctc_loss.default: _ctc,
     aten._pack_padded_sequence.default: _packed,
+    aten.mse_loss.default: _reduced_loss,
+    aten.smooth_l1_loss.default: _reduced_loss,
+    aten.binary_cross_entropy.default: _reduced_loss,
+    aten.soft_margin_loss.default: _reduced_loss,
+    aten.pixel_shuffle.default: _pixels,
+    aten.pixel_unshuffle.default: _pixels,
 }
 if hasattr(aten, "_grouped_mm"):  # torch 2.8
     REPLACED[aten._grouped_mm.default] = _grouped_product

@@ -46,7 +46,7 @@ def _turned(tensor: Any) -> int:
 def _convolution(image: Any, weight: Any, result: Any, stride: Any, groups: int) -> int:
     """Kernels of the tensor cores want channels last: cuDNN turns its operands into that and back. Filters of one pixel on large
     images it takes as matrices. From 320 convolutions of twelve networks on an H200."""
-    copied = _copied(image, _last(image))
+    copied = _copied(image, _is_last(image, weight))
     if _as_it_is(image, weight, groups):
         return copied
     if _one_pixel(weight, stride) and result.shape[2:].numel() > _SMALL_IMAGE:
@@ -62,8 +62,9 @@ def _convolution_backward(
     image: Any, weight: Any, result: Any, stride: Any, groups: int, wanted: Any
 ) -> Iterator[int]:
     """One after the other: gradient of the image, of the weights (in partial sums), of the bias."""
-    gradient = _copied(result, _last(image))
-    copied = _copied(image, _last(image)) + gradient
+    last = _is_last(image, weight)
+    gradient = _copied(result, last)
+    copied = _copied(image, last) + gradient
     turned = _convolution(image, weight, result, stride, groups)
     if wanted[0]:
         yield turned + gradient
@@ -95,7 +96,14 @@ _MATRIX = {False: 600_000, True: 230_000}
 def _as_it_is(image: Any, weight: Any, groups: int) -> bool:
     """One filter a channel has a kernel of torch's own, small filters on colours one of cuDNN's; or there is nothing to turn."""
     channels = image.shape[1]
-    return bool(groups == channels > 1 or (channels < 4 and weight.shape[2:].numel() <= 9)) or _last(image)
+    return bool(groups == channels > 1 or (channels < 4 and weight.shape[2:].numel() <= 9)) or _is_last(
+        image, weight
+    )
+
+
+def _is_last(image: Any, weight: Any) -> bool:
+    """Either decides for both (cudnn_conv_suggest_memory_format)."""
+    return _last(image) or _last(weight)
 
 
 def _one_pixel(weight: Any, stride: Any) -> bool:
@@ -182,6 +190,9 @@ def install(mode: Any) -> None:
             return _in_another_type(args[0], out) or _sum_of_rows(
                 args[0], args[1] if len(args) > 1 else kwargs.get("dim")
             )
+        if func in _LOSSES:
+            elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
+            return int(elements * out.itemsize) if not out.dim() else 0  # a number of each, then their sum
         if func is aten._softmax_backward_data.default:
             return _bytes(args[1])  # gradient times output
         if func is _SAFE_SOFTMAX:
@@ -192,6 +203,8 @@ def install(mode: Any) -> None:
             return _copies(args[0])
         if func is aten.native_layer_norm_backward.default:
             return _copies(args[0], args[1])
+        if func.name() in _OF_REGIONS:
+            return _copies(args[0])
         if (
             func.name() == "torchvision::nms"
         ):  # a bit for each pair, and the boxes by their score (nms_kernel.cu)
@@ -211,6 +224,8 @@ _FLASH_BACKWARD = {
     aten._scaled_dot_product_flash_attention_backward.default,
     _if_there("_scaled_dot_product_cudnn_attention_backward"),
 }
+_LOSSES = {aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default}
+_OF_REGIONS = ("torchvision::roi_align", "torchvision::_roi_align_backward")
 _SUMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
 _OF_COMPLEX = {aten.abs.default, aten.angle.default}
 _WHOLE_SUMS = {

@@ -74,15 +74,15 @@ class StorageLog:
                 self._told_peak = self.live[GPU]
                 self.peak_place = self.place()
 
-    def passing(self, size: int) -> int | None:
+    def passing(self, size: int, where: str = GPU) -> int | None:
         """A workspace: taken and given back within one operation. The number it gets."""
         if size <= 0:
             return None
         number = self._allocated("workspaces")
-        self.live[GPU] += size
-        self._note_peak(GPU)
-        self.live[GPU] -= size
-        self.events[GPU].extend((number, size, -number, size))
+        self.live[where] += size
+        self._note_peak(where)
+        self.live[where] -= size
+        self.events[where].extend((number, size, -number, size))
         return number
 
     def passing_within(self, outer: int, inner: Iterable[int]) -> None:

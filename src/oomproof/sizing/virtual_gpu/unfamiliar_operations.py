@@ -27,7 +27,7 @@ _NAMES = """
     mm addmm bmm baddbmm convolution convolution_backward _euclidean_dist linear matmul addmm_ addmv mv dot
     sum mean amax amin max min argmax argmin any all prod cumsum cumprod linalg_vector_norm norm var var_mean std std_mean logsumexp topk
     _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
-    native_layer_norm native_layer_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit cudnn_batch_norm cudnn_batch_norm_backward
+    native_layer_norm native_layer_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm cudnn_batch_norm_backward
     native_group_norm native_group_norm_backward native_dropout native_dropout_backward _fused_rms_norm _fused_rms_norm_backward
     max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
     max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
@@ -41,8 +41,8 @@ _NAMES = """
     _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward binary_cross_entropy
     binary_cross_entropy_backward binary_cross_entropy_with_logits l1_loss huber_loss huber_loss_backward
     gelu_backward glu glu_backward silu_backward hardtanh_backward leaky_relu_backward threshold_backward sigmoid_backward tanh_backward elu_backward
-    hardswish_backward hardsigmoid_backward softplus_backward _prelu_kernel _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward
-    _local_scalar_dense item nonzero masked_select equal is_nonzero is_same_size histc bincount _ctc_loss _pack_padded_sequence
+    leaky_relu hardswish hardtanh hardsigmoid hardswish_backward hardsigmoid_backward softplus_backward _prelu_kernel _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward
+    _local_scalar_dense item device roi_align _roi_align_backward nonzero masked_select equal is_nonzero is_same_size histc bincount _ctc_loss _pack_padded_sequence
     _thnn_fused_lstm_cell _cudnn_rnn _cudnn_rnn_backward unsafe_split unsafe_chunk unsafe_split_with_sizes isnan isfinite isinf
     """
 _FAMILIAR = frozenset(_NAMES.split())

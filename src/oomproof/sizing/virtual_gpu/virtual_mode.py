@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from . import cuda_kernels
+from . import blocked_convolutions, cuda_kernels
 from .batch_facts import WATCHED, BatchFacts
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
@@ -117,6 +117,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                 self._note_sum(args, out)
             sizes = self.workspaces(func, args, kwargs, out)
             self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
+        elif fresh:
+            self.log.passing(blocked_convolutions.copies(func, args, out), HOST)
         self._see_unfamiliar(func, args, kwargs, out)
 
     def _see_unfamiliar(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
