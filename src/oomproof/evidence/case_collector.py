@@ -154,6 +154,11 @@ def _from_files(
     if tail.job is not None and sampled is not None and (shm_total is None or sampled < shm_total):
         # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
         shm_total, shm_free = sampled, tail.job.shm_free
+    shm_low = tail.shm_low
+    if tail.shm_told is not None and (shm_total is None or tail.shm_told[0] < shm_total):
+        # it ended before anybody had looked from where it stands
+        shm_total, shm_free = tail.shm_told
+        shm_low = None
     keeper = part(started, "keeper")
     # exact to the step; the recording's is of the last second
     position = agent_files.position(attempt.agent_folder)
@@ -202,7 +207,7 @@ def _from_files(
         spill=spill_record.pinned(attempt),
         shm_total=shm_total,
         shm_free=shm_free,
-        shm_low=tail.shm_low,
+        shm_low=shm_low,
         phase=position.phase if position is not None else tail.phase,
         step=position.step if position is not None else tail.step,
         loading_call=position is not None and position.loading,

@@ -105,3 +105,18 @@ def test_shm_of_the_jobs_own_mount_namespace(lab: Lab, tmp_path: Path) -> None:
     verdict = lab.verdict("shm")["verdict"]
     assert verdict["cause"] == "shm-exhausted", verdict
     assert "of 64 MiB free" in verdict["headline"]
+
+
+def test_shm_of_a_job_that_fails_before_anybody_looked(lab: Lab, tmp_path: Path) -> None:
+    """Its own /dev/shm is told by the job itself: the machine's was "full, 23.5 GiB of 23.5 GiB free"."""
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
+    program = tmp_path / "fails.py"
+    words = "unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
+    program.write_text(f"raise RuntimeError({words!r})\n")
+    inside = f"mount -t tmpfs -o size=20m tmpfs /dev/shm && {sys.executable} {program}; exit $?"
+    lab.run("run", "--name", "early", "--", "unshare", "-m", "sh", "-c", inside)
+    verdict = lab.verdict("early")["verdict"]
+    assert verdict["cause"] == "shm-exhausted", verdict
+    assert "(20 MiB in all)" in verdict["headline"]

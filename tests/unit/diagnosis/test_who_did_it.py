@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
@@ -286,3 +288,38 @@ def test_shm_of_the_jobs_own_namespace(attempt: Attempt) -> None:
     attempt.sample(shm_free=4 << 20)
     case = attempt.case()
     assert (case.shm_total, case.shm_free) == (16 * GIB, 4 << 20)  # of one and the same /dev/shm
+
+
+NO_SPACE = (
+    b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+    b"RuntimeError: unable to allocate shared memory(shm) for file </torch_30412_307_0>: "
+    b"No space left on device (28)\n"
+)
+
+
+def test_a_full_shm_that_nobody_saw_full_is_not_told_with_the_figures_of_another(attempt: Attempt) -> None:
+    """It was "full (23.5 GiB of 23.5 GiB free)", to be made smaller with mount -o remount."""
+    attempt.ended(code=1)
+    attempt.output = NO_SPACE
+    verdict = attempt.verdict()
+    assert verdict.cause == "shm-exhausted"
+    assert "free" not in verdict.headline
+    assert "16.0 GiB of 16.0 GiB were free" in verdict.why and "of its own" in verdict.why
+    assert "df -h /dev/shm" in verdict.next and "num_workers=0" in verdict.next
+    assert not [remedy for remedy in verdict.remedies if "remount" in (remedy.command or "")]
+
+
+def test_the_failing_process_tells_the_shm_that_it_saw(attempt: Attempt) -> None:
+    """It ended before the first sample that would have seen its mount namespace."""
+    attempt.ended(code=1)
+    attempt.output = NO_SPACE
+    attempt.case()
+    db = sqlite3.connect(attempt.dir / "recording.sqlite")
+    told = json.dumps({"pid": 4100, "shm": [20 << 20, 18 << 20]})  # the dead worker has given its pages back
+    db.execute("INSERT INTO event VALUES(?,?,?,?)", (END - 1, "exception", "RuntimeError at t.py:1", told))
+    db.commit()
+    db.close()
+    verdict = judge(attempt.collect())
+    assert "/dev/shm was full (20 MiB in all)" in verdict.headline
+    assert "num_workers=0" in verdict.next and "half of num_workers" not in verdict.next
+    assert "--shm-size=2048M" in verdict.next
