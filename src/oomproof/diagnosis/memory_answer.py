@@ -13,6 +13,7 @@ from oomproof.diagnosis.advice import (
     neighbours,
     smaller_job,
     twin,
+    what_is_smaller,
     without_batches,
 )
 from oomproof.diagnosis.change_first import change_first
@@ -277,13 +278,7 @@ def _named(case: CaseFile, remedy: Remedy | None) -> str:
     change = remedy.change if remedy is not None else None
     if change is not None:
         return f"{change.key} {change.before} → {change.after}"
-    if not without_batches(case):
-        return "batch, workers"
-    return (
-        f"fewer processes in {case.pool}(), smaller chunks"
-        if case.pool
-        else "stream the data, keep less of it"
-    )
+    return what_is_smaller(case)
 
 
 def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:

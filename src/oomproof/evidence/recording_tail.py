@@ -32,7 +32,9 @@ class RecordingTail:
     host: HostSample | None = None
     job: JobSample | None = None
     shm_low: int | None = None
-    shm_told: tuple[int, int] | None = None  # (total, free) of /dev/shm, by the job's own process as it failed
+    shm_told: tuple[int, int] | None = (
+        None  # (total, free) of /dev/shm, by the job's own process as it failed
+    )
     gpus: tuple[GpuSample, ...] = ()
     phase: str = "unknown"
     step: int | None = None
@@ -81,7 +83,11 @@ def _job(rows: list[JobRow]) -> JobSample | None:
 def _shm_told(series: Series) -> tuple[int, int] | None:
     for _, told in reversed(series.told_numbers("exception", last=_TOLD)):
         shm = told.get("shm")
-        if isinstance(shm, list) and len(shm) == 2 and all(isinstance(size, int) and size >= 0 for size in shm):
+        if (
+            isinstance(shm, list)
+            and len(shm) == 2
+            and all(isinstance(size, int) and size >= 0 for size in shm)
+        ):
             return shm[0], shm[1]
     return None
 

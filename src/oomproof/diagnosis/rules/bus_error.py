@@ -63,7 +63,9 @@ def _shm(
 ) -> WeightedCause:
     total, left = case.shm_total, f"{format_size(shm_left(case))} of {format_size(case.shm_total)}"
     full, tiny = shm_full(case), total is not None and total <= _TINY
-    unseen = full is False and not tiny  # what was looked at was not full: the job wanted more, or has another one
+    unseen = (
+        full is False and not tiny
+    )  # what was looked at was not full: the job wanted more, or has another one
     size = "" if not total or unseen else f" ({left} free)" if full else f" ({format_size(total)} in all)"
     why = f"it {death.phrase}; a page of shared memory could not be allocated"
     if words is not None:
