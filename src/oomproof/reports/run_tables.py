@@ -358,6 +358,8 @@ def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
 
 
 def _limit_text(run: Run, asked: int | None) -> str:
+    if (run.info.get("settings") or {}).get("watch_only"):
+        return f"{format_size(asked)}, not enforced (--watch-only)" if asked else "none (--watch-only)"
     if not (enforcer := run.limit_enforcer()):
         return format_size(asked) if asked else "-"
     size = format_size(run.limit) if run.limit else "the machine's floor"

@@ -277,6 +277,41 @@ def test_counters_that_rule_the_kernel_out_send_nobody_to_its_log(attempt: Attem
     assert "dmesg" not in verdict.next and "kernel's log" not in verdict.causes[0].test
 
 
+# Ctrl-C
+
+
+LAUNCHER = b"""W1118 torch/distributed/elastic/agent/server/api.py:753] Received 2 death signal, shutting down workers
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 4197 got signal: 2
+"""
+
+
+def test_ctrl_c_that_a_launcher_turns_into_a_code_is_still_ctrl_c(attempt: Attempt) -> None:
+    """It was "stopped from outside (likely)", though we had passed it on ourselves."""
+    attempt.act("interrupt", by="user", before=4.1, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = LAUNCHER
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
+    assert "Ctrl-C" in verdict.headline and "passed it on" in verdict.why
+    assert "oomproof run" in verdict.next
+
+
+def test_an_error_of_its_own_after_ctrl_c_is_told_as_that(attempt: Attempt) -> None:
+    attempt.act("interrupt", by="user", before=4.1, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\nKeyError: 3\n'
+    assert attempt.verdict().cause == "other-error"
+
+
+def test_ctrl_c_long_before_is_not_why(attempt: Attempt) -> None:
+    attempt.act("interrupt", by="user", before=400, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = LAUNCHER
+    assert attempt.verdict().certainty != "proven"
+
+
 # shared memory of the job's own
 
 
