@@ -66,6 +66,7 @@ class Thing:
         "length",
         "mapped",
         "name",
+        "numbered",
         "owner",
         "parent",
         "ram",
@@ -78,6 +79,9 @@ class Thing:
     def __init__(self, name: str, owner: Owner, value: Any, kind: Kind, parent: Thing | None) -> None:
         self.name, self.owner, self.value, self.kind = name, owner, value, kind
         self.parent, self.entries = parent, 0  # what it is an entry of; how many such it has
+        self.numbered = (
+            False  # its entries have numbers: it grows by one more, and has the one name that stays
+        )
         self.ram = self.mapped = self.gpu = self.rows = self.address = 0
         self.length, self.what, self.seen = 0, kind.name, False
 
@@ -215,6 +219,10 @@ class Walk:
             entries = [(f"{name}[{at}]", held) for at, held in enumerate(everything(value, kind))]
         else:
             return
+        if thing is not None:
+            thing.numbered = kind.role == LIST or (
+                kind.role == DICT and all(type(key) is int for key, _ in pairs)
+            )
         for entry, held in entries:
             role = self._kinds.of(held).role
             if role in CONTAINERS or role in TABLES or (role == OBJECT and self._is_users(held)):

@@ -54,7 +54,9 @@ def from_history(peaks: Sequence[Peak]) -> Need | None:
     if not whole and not cut:
         return None
     if not whole or cut > max(whole):
-        early = sum(not peak.whole for peak in peaks)  # for memory, by a person, by an error: each held this much
+        early = sum(
+            not peak.whole for peak in peaks
+        )  # for memory, by a person, by an error: each held this much
         basis = f"the most it held in {early} runs" if early > 1 else "what it held in a run"
         return Need(cut, cut, f"{AT_LEAST}: {basis} that ended early", gpu)
     basis = f"the most it held in {len(whole)} runs" if len(whole) > 1 else "what it held in its last run"
