@@ -208,7 +208,7 @@ def _rows(
                 {
                     "name": thing.name, "scope": owner.scope, "function": owner.function, "file": owner.file,
                     "line": owner.line, "what": thing.what[:120], "length": thing.length, "ram": thing.ram,
-                    "mapped": thing.mapped, "gpu": thing.gpu,
+                    "mapped": thing.mapped, "gpu": thing.gpu, "part": thing.part,
                 }
             )  # fmt: skip
     groups = [

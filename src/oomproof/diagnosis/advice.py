@@ -273,9 +273,9 @@ def has_loader(case: CaseFile) -> bool:
     return case.loader is not False and not case.pool and not without_batches(case)
 
 
-def what_is_smaller(case: CaseFile) -> str:
-    """What makes this job smaller, in words, by what is seen of it."""
-    parts = [] if without_batches(case) else ["a smaller batch"]
+def what_is_smaller(case: CaseFile, batch: bool = True) -> str:
+    """What makes this job smaller, in words, by what is seen of it. ``batch``: whether one drives what it holds, if it has any."""
+    parts = ["a smaller batch"] if batch and not without_batches(case) else []
     if case.pool:
         parts += [f"fewer processes in {case.pool}()", "smaller chunks"]
     elif has_loader(case):

@@ -596,3 +596,18 @@ def test_the_trainer_still_keeps_them_under_these_names() -> None:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         assert set(names) <= stored
+
+
+def test_a_model_and_its_optimizer_are_marked_as_no_data() -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(300, 300)
+    opt = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 300)).sum().backward()
+    opt.step()
+    outs = [torch.ones(300, 300)]
+    told = look()
+    parts = {row["name"]: row["part"] for row in told["things"]}
+    del net, opt, outs
+    assert parts["net"] == "model" and parts["outs"] == ""
+    assert all(part == "optimizer" for name, part in parts.items() if name.startswith("opt"))
+    assert any(name.startswith("opt") for name in parts)
