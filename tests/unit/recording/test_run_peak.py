@@ -141,7 +141,10 @@ def test_a_dying_job_is_no_end(levels: list[int], left: int) -> None:
 @pytest.mark.parametrize(
     ("levels", "left"),
     [
-        ([580, 586, 586, 149, 148], 3),  # torchrun, and its ranks gone: "train, at exit 148 MiB, floor 148 MiB"
+        (
+            [580, 586, 586, 149, 148],
+            3,
+        ),  # torchrun, and its ranks gone: "train, at exit 148 MiB, floor 148 MiB"
         ([585, 918, 1272, 367, 367, 0], 3),  # one rank killed by the kernel, the other ended by the launcher
         ([900, 300, 300, 300, 300, 300, 300], 7),  # it gave it back and lived on
         ([900, 300, 500, 500], 4),  # ... and grew again
