@@ -259,7 +259,7 @@ def test_a_killed_attempt_only_raises_the_lower_bound(machine: Lab, tmp_path: Pa
     again.output_has("holding")
     again.process.send_signal(signal.SIGTERM)
     again.wait()
-    assert "at least: it was ended there before" in said(again)
+    assert "at least: what it held in a run that ended early" in said(again)
 
 
 def test_a_lost_ledger_is_rebuilt_from_what_runs(machine: Lab) -> None:

@@ -170,16 +170,23 @@ def _forget_views(things: list[Thing]) -> None:
 
 
 def _gather_entries(things: list[Thing], apart: set[int]) -> None:
-    """The entries of a holder of many, as of a state dict, are told as one. ``apart``: those that are named as copies."""
-    for place in range(len(things) - 1, -1, -1):
-        thing, parent = things[place], things[place].parent
-        if parent is not None and parent.entries > _ENTRIES and place not in apart:
-            parent.ram, parent.mapped, parent.gpu = (
-                parent.ram + thing.ram,
-                parent.mapped + thing.mapped,
-                parent.gpu + thing.gpu,
+    """The entries of a list, and of a holder of many (a state dict), are told as one. ``apart``: those that are named as copies."""
+    named = {id(things[place]) for place in apart}
+    for thing in things:
+        whole = thing
+        while whole.parent is not None and id(whole) not in named and _is_told_whole(whole.parent):
+            whole = whole.parent
+        if whole is not thing:
+            whole.ram, whole.mapped, whole.gpu = (
+                whole.ram + thing.ram,
+                whole.mapped + thing.mapped,
+                whole.gpu + thing.gpu,
             )
             thing.ram = thing.mapped = thing.gpu = 0
+
+
+def _is_told_whole(holder: Thing) -> bool:
+    return holder.numbered or holder.entries > _ENTRIES
 
 
 def _rows(
@@ -201,7 +208,7 @@ def _rows(
                 {
                     "name": thing.name, "scope": owner.scope, "function": owner.function, "file": owner.file,
                     "line": owner.line, "what": thing.what[:120], "length": thing.length, "ram": thing.ram,
-                    "mapped": thing.mapped, "gpu": thing.gpu,
+                    "mapped": thing.mapped, "gpu": thing.gpu, "part": thing.part,
                 }
             )  # fmt: skip
     groups = [

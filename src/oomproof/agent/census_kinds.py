@@ -50,16 +50,25 @@ _LIBRARIES = (
     ("pyarrow", "Array", ARROW),
     ("datasets", "Dataset", DATASET),
 )
+# What a training cannot keep less of, as it can of its data: (module that is loaded, class in it, what that is part of)
+MODEL, OPTIMIZER = "model", "optimizer"
+_PARTS = (
+    ("torch.nn.modules.module", "Module", MODEL),
+    ("torch.optim.optimizer", "Optimizer", OPTIMIZER),
+    ("torch.nn.parameter", "Parameter", MODEL),
+    ("keras", "Model", MODEL),
+    ("sklearn.base", "BaseEstimator", MODEL),
+)
 
 
 class Kind:
     """What is known of one type."""
 
-    __slots__ = ("base", "header", "in_values", "name", "role")
+    __slots__ = ("base", "header", "in_values", "name", "part", "role")
 
-    def __init__(self, role: str, base: Any, name: str, flags: int) -> None:
+    def __init__(self, role: str, base: Any, name: str, flags: int, part: str = "") -> None:
         # base: Python's or a library's own class behind it
-        self.role, self.base, self.name = role, base, name
+        self.role, self.base, self.name, self.part = role, base, name, part
         self.header = _GC_HEADER if flags & _HAS_GC else 0
         self.in_values = bool(flags & _INSTANCE_VALUES) and sys.version_info >= (3, 11)
 
@@ -81,6 +90,8 @@ class Kinds:
             kind = _attribute(module, name)
             if issubclass(type(kind), type):
                 self._bases.append((kind, role))
+        found = [(_attribute(module, name), part) for module, name, part in _PARTS]
+        self._parts = [(kind, part) for kind, part in found if issubclass(type(kind), type)]
 
     def of(self, value: Any) -> Kind:
         kind = type(value)
@@ -91,14 +102,16 @@ class Kinds:
 
     def _judge(self, kind: type) -> Kind:
         name, flags = type.__getattribute__(kind, "__name__"), type.__getattribute__(kind, "__flags__")
-        for base in type.__getattribute__(kind, "__mro__"):
+        bases = type.__getattribute__(kind, "__mro__")
+        part = next((part for base in bases for known, part in self._parts if base is known), "")
+        for base in bases:
             for known, role in self._bases:
                 if base is known:
-                    return Kind(role, known, str(name)[:60], flags)
+                    return Kind(role, known, str(name)[:60], flags, part)
         module = type.__dict__["__dict__"].__get__(kind).get("__module__")
         if type(module) is str and module.startswith("weakref"):
             return Kind(SKIPPED, object, str(name)[:60], flags)
-        return Kind(OBJECT, object, str(name)[:60], flags)
+        return Kind(OBJECT, object, str(name)[:60], flags, part)
 
 
 def _attribute(module: str, name: str) -> Any:

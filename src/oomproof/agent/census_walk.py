@@ -66,8 +66,10 @@ class Thing:
         "length",
         "mapped",
         "name",
+        "numbered",
         "owner",
         "parent",
+        "part",
         "ram",
         "rows",
         "seen",
@@ -78,8 +80,15 @@ class Thing:
     def __init__(self, name: str, owner: Owner, value: Any, kind: Kind, parent: Thing | None) -> None:
         self.name, self.owner, self.value, self.kind = name, owner, value, kind
         self.parent, self.entries = parent, 0  # what it is an entry of; how many such it has
+        self.numbered = (
+            False  # its entries have numbers: it grows by one more, and has the one name that stays
+        )
         self.ram = self.mapped = self.gpu = self.rows = self.address = 0
         self.length, self.what, self.seen = 0, kind.name, False
+        # of a model or an optimizer, as their own attributes are
+        self.part: str = kind.part
+        if parent is not None and not self.part:
+            self.part = parent.part
 
 
 class Walk:
@@ -103,7 +112,9 @@ class Walk:
             self._within(*self._queue.popleft())
         self._queue.clear()
 
-    def _note(self, name: str, owner: Owner, value: Any, depth: int, parent: Thing | None = None) -> None:
+    def _note(
+        self, name: str, owner: Owner, value: Any, depth: int, parent: Thing | None = None, part: str = ""
+    ) -> None:
         if id(value) in self.ids:
             return
         kind = self._kinds.of(value)
@@ -115,6 +126,7 @@ class Walk:
             parent.entries += 1
         if kind.role != RUNNING:
             thing = Thing(name[:120], owner, value, kind, parent)
+            thing.part = thing.part or part
             if kind.role in CONTAINERS:
                 thing.length = thing.rows = length(value, kind)
             self.things.append(thing)
@@ -187,7 +199,9 @@ class Walk:
             for attribute, held in self._attributes(value):
                 role = self._kinds.of(held).role
                 if role not in (LEAF, SKIPPED) and (role != OBJECT or depth < 2 or self._is_users(held)):
-                    self._note(_attribute_name(name, kind, attribute), _attribute_owner(owner), held, depth)
+                    inner = _attribute_name(name, kind, attribute)
+                    part = thing.part if thing is not None else ""
+                    self._note(inner, _attribute_owner(owner), held, depth, part=part)
 
     def _of_running(self, name: str, value: Any, depth: int) -> None:
         """A generator that waits holds its variables all the same."""
@@ -215,6 +229,10 @@ class Walk:
             entries = [(f"{name}[{at}]", held) for at, held in enumerate(everything(value, kind))]
         else:
             return
+        if thing is not None:
+            thing.numbered = kind.role == LIST or (
+                kind.role == DICT and all(type(key) is int for key, _ in pairs)
+            )
         for entry, held in entries:
             role = self._kinds.of(held).role
             if role in CONTAINERS or role in TABLES or (role == OBJECT and self._is_users(held)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             step=agent.step,
             thread=thread,
             frames=told,
+            shm=_shared_memory(),
             **of_memory,
         )
         if "torch" in sys.modules:
@@ -39,6 +41,15 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             memory_owners_report(agent, error)
     except Exception as problem:
         agent.failed("exception", problem)
+
+
+def _shared_memory() -> list[int] | None:
+    """/dev/shm, as large and as free as it is here: in a container or a mount namespace only the job itself sees it."""
+    try:
+        told = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return None
+    return [told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize]
 
 
 def is_memory_error(error: BaseException) -> bool:

@@ -151,6 +151,9 @@ def with_workers(case: CaseFile, count: int | None = None) -> str:
     argument = find_argument(case.argv)
     if argument is None:
         change = "half of num_workers" if count is None else f"num_workers={count}"
+        if count is None and not has_loader(case):
+            processes = f"fewer processes in {case.pool}()" if case.pool else "fewer processes at once"
+            change = f"{processes}, or smaller ones,"
         return f"{change} in its code, then {command(case)}"
     return command(
         case, argv=with_value(case.argv, argument, argument.value // 2 if count is None else count)
@@ -230,7 +233,7 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
 
     workers = worker_figures(case, case.job_peak)
     argument = find_argument(case.argv)
-    loader = not (case.pool or without_batches(case))
+    loader = has_loader(case)
     # the number asked for is the one to change, whatever was still alive at the last sample
     now = (
         argument.value
@@ -263,6 +266,21 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
             change=Change("argument" if argument else "code", name, before=str(now), after=str(fewer)),
         ),
     )
+
+
+def has_loader(case: CaseFile) -> bool:
+    """Or it may have one: nothing speaks against it."""
+    return case.loader is not False and not case.pool and not without_batches(case)
+
+
+def what_is_smaller(case: CaseFile, batch: bool = True) -> str:
+    """What makes this job smaller, in words, by what is seen of it. ``batch``: whether one drives what it holds, if it has any."""
+    parts = ["a smaller batch"] if batch and not without_batches(case) else []
+    if case.pool:
+        parts += [f"fewer processes in {case.pool}()", "smaller chunks"]
+    elif has_loader(case):
+        parts.append("fewer workers")
+    return ", ".join(parts) or "stream the data, keep less of it"
 
 
 def half_the_batch(case: CaseFile) -> Remedy:

@@ -12,6 +12,7 @@ from oomproof.diagnosis.advice import (
     command,
     died_loading,
     held_by_others,
+    what_is_smaller,
     without_batches,
 )
 from oomproof.diagnosis.larger_limit import STEP
@@ -67,7 +68,7 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
         return LOAD_LESS
     if without_batches(case):
         return "load less at a time: stream or map the data" + (", fewer processes" if case.pool else "")
-    return "load less at a time: stream or map the data, a smaller batch, fewer workers"
+    return f"load less at a time: stream or map the data, {what_is_smaller(case)}"
 
 
 def _data_file(case: CaseFile) -> str | None:

@@ -7,7 +7,8 @@ import re
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile, Growth
 from oomproof.evidence.variable_line import where, where_all
-from oomproof.recording.census_record import Copies, Grown, grown, thing_text
+from oomproof.recording.census_record import Copies, Grown, Thing, grown, thing_text
+from oomproof.records import dataclass
 from oomproof.units import format_size
 
 _NAMED = 3
@@ -62,20 +63,33 @@ def kept_in(case: CaseFile, growth: Growth) -> str:
         still = {rise.thing.key for rise in grown(case.censuses) if rise.thing.ram - rise.before >= least}
     else:
         return ""
-    return next((_rise_text(case, rise) for rise in grown(case.censuses) if rise.thing.key in still), "")
+    rises = (rise for rise in grown(case.censuses) if rise.thing.key in still and not rise.thing.part)
+    return next((_rise_text(case, rise) for rise in rises), "")
 
 
-def most_of_it(case: CaseFile) -> str:
-    """The variable that held most of what the job did and grew as memory filled; empty where none is known."""
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The variable that held most of what the job did."""
+
+    text: str  # its name, what it is, where, and by how much it grew where that is known
+    held: str  # where only one look was had: what it held then; whether it grew is not known
+    part: str  # of a model or an optimizer
+    copied: bool  # Python objects, which loader workers copy by reading them, and others held a good part of that too
+
+
+def largest_variable(case: CaseFile) -> Largest | None:
+    """By what grew from look to look as memory filled; where only one was had, by what held most then."""
+    if len(case.censuses) == 1:
+        return _held_mostly(case)
     for rise in grown(case.censuses)[:1]:
         if rise.thing.ram >= _MOST * case.held:
-            return _rise_text(case, rise)
-    return ""
+            return Largest(_rise_text(case, rise), "", rise.thing.part, _is_copied(case, rise.thing))
+    return None
 
 
-def held_mostly_in(case: CaseFile) -> tuple[str, str] | None:
-    """The variable that held half or more of the process at its only census, and what it held; None where none did. What was
-    held later is no measure: the census may be some seconds older than the end."""
+def _held_mostly(case: CaseFile) -> Largest | None:
+    """The variable that held half or more of the process at its only census. What was held later is no measure: the census
+    may be some seconds older than the end."""
     last = case.censuses[-1]
     largest = max(last.things, key=lambda thing: thing.ram, default=None)
     then = min(last.anon or case.held, case.held) if case.held else last.anon or 0
@@ -83,19 +97,28 @@ def held_mostly_in(case: CaseFile) -> tuple[str, str] | None:
         return None
     place = where(largest, case.started_wall or 0.0)
     held = f"held {format_size(largest.ram)} of {format_size(then)} when it was looked into"
-    return f"{largest.name}, a {largest.what} ({place})", held
+    return Largest(
+        f"{largest.name}, a {largest.what} ({place})", held, largest.part, _is_copied(case, largest)
+    )
+
+
+def _is_copied(case: CaseFile, thing: Thing) -> bool:
+    """What the job held beside that process, or after that look, is about what its workers' copies of it would take."""
+    workers = sum(seen.name.startswith("pt_data_worker") for seen in case.processes.values())
+    beside = case.held - (case.censuses[-1].anon or case.held)
+    return _are_objects(thing) and _MOSTLY * thing.ram <= beside <= _AT_MOST * workers * thing.ram
+
+
+def _are_objects(thing: Thing) -> bool:
+    plain = _OBJECTS.match(thing.what) and not thing.what.endswith(("Tensor", "ndarray"))
+    return bool(plain) and thing.length >= _MANY
 
 
 def copied_by_workers(case: CaseFile, each: int) -> str:
     """The Python objects of the main process that its workers copy by reading them, where a worker grew by no more than those
     take; empty where none are so many. What tensors and arrays hold is shared."""
     rows = [
-        thing
-        for thing in case.censuses[-1].things
-        if thing.length >= _MANY
-        and _OBJECTS.match(thing.what)
-        and not thing.what.endswith(("Tensor", "ndarray"))
-        and each <= _AT_MOST * thing.ram
+        thing for thing in case.censuses[-1].things if _are_objects(thing) and each <= _AT_MOST * thing.ram
     ]
     largest = max(rows, key=lambda thing: thing.ram, default=None)
     if largest is None:

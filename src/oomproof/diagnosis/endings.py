@@ -11,6 +11,7 @@ from oomproof.diagnosis.kill_endings import explained, is_history, kill_endings
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.diagnosis.silent_end import is_running, with_log_file
 from oomproof.diagnosis.stored_verdict import verdict_of
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
 from oomproof.evidence.json_files import part, string
@@ -89,7 +90,7 @@ def _of_attempt(run: run_folders.Run, attempt: Attempt, label: str) -> Ending | 
         phase=verdict.phase if verdict.phase != "unknown" else progress.phase if progress else "unknown",
         last_line=text.last_line if text else "",
         uptime=run_summary.lasted(started, exited, run.place[0], last, recording.wall_offset),
-        memory=_memory(attempt),
+        memory=_memory(attempt, verdict),
         settings=settings,
         code=code,
     )
@@ -107,7 +108,7 @@ def _gpu_used(attempt: Attempt) -> str | None:
     return f"gpu {', '.join(map(str, used))}" if used else None
 
 
-def _memory(attempt: Attempt) -> MemoryAtEnd | None:
+def _memory(attempt: Attempt, verdict: Verdict) -> MemoryAtEnd | None:
     tail = last_samples(attempt.recording_file)
     if tail.job is None:
         return None
@@ -118,6 +119,11 @@ def _memory(attempt: Attempt) -> MemoryAtEnd | None:
         growing = tail.growth is not None
         rate = tail.growth.bytes_per_second if tail.growth is not None else 0.0
     available = tail.host.available if tail.host else None
+    killed = verdict.victim.held if verdict.victim is not None and verdict.kind.kernel_kill else 0
+    if (
+        killed > tail.job.used
+    ):  # the job lived on without what was killed: its last sample is not of that moment
+        return MemoryAtEnd(killed)
     return MemoryAtEnd(tail.job.used, available, tail.job.headroom, rate, growing)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oomproof.diagnosis.advice import (
+    HALF_THE_BATCH,
     IN_CHUNKS,
     LOAD_LESS,
     ONE_DATA_COPY,
+    WEIGHTS_ONCE,
     as_flag,
     command,
     command_line,
@@ -13,6 +17,7 @@ from oomproof.diagnosis.advice import (
     neighbours,
     smaller_job,
     twin,
+    what_is_smaller,
     without_batches,
 )
 from oomproof.diagnosis.change_first import change_first
@@ -23,6 +28,9 @@ from oomproof.evidence.case_evidence import growth_text, other_text, user_name
 from oomproof.evidence.case_file import CaseFile, Growth, OtherJob
 from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:  # it brings ast along
+    from oomproof.diagnosis.data_copies import Largest
 
 _GREW = 32 * MIB  # by which another job must have grown to be what filled the machine
 _SHARE = 0.25  # ... and its share of what the machine lost meanwhile
@@ -36,6 +44,10 @@ KEPT = Remedy(
 KEPT_IN_EVAL = Remedy(
     "keep less of each evaluation: metrics in place of all outputs, .cpu() for what must stay, torch.no_grad()",
     change=Change("code", "growth"),
+)
+
+_SMALLER_STATE = Remedy(
+    "an optimizer that holds less: 8-bit Adam, Adafactor, or SGD", change=Change("code", "optimizer")
 )
 
 _KEPT_WHERE = {"eval": "in each evaluation", "generate": "from one generate() to the next"}
@@ -192,15 +204,12 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
     return kept_in(case, growth)
 
 
-def _most_of_it(case: CaseFile) -> tuple[str, tuple[str, str] | None]:
-    """The variable that grew to most of what the job held; and where only one look was had, the one that held most."""
+def _largest(case: CaseFile) -> Largest | None:
     if not case.censuses:
-        return "", None
-    from oomproof.diagnosis.data_copies import held_mostly_in, most_of_it
+        return None
+    from oomproof.diagnosis.data_copies import largest_variable
 
-    if len(case.censuses) == 1:
-        return "", held_mostly_in(case)
-    return most_of_it(case), None
+    return largest_variable(case)
 
 
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
@@ -225,11 +234,15 @@ def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Rem
 
 def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[Remedy, ...]) -> MemoryAnswer:
     raised = raise_limit(case, limit)
-    smaller = smaller_job(case, allowed_bytes(case, limit, machine))
+    smaller, largest = smaller_job(case, allowed_bytes(case, limit, machine)), _largest(case)
+    if largest is not None and not largest.part:  # its data fills it: no batch drives that
+        smaller = tuple(remedy for remedy in smaller if remedy != HALF_THE_BATCH)
     change = _first_change(case, smaller)
     if raised and limit is not None:
         or_else = (
-            f"or {LOAD_LESS}" if died_loading(case) else f"or make the job smaller ({_named(case, change)})"
+            f"or {LOAD_LESS}"
+            if died_loading(case)
+            else f"or make the job smaller ({_named(case, change, HALF_THE_BATCH in smaller)})"
         )
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
         following = f"{learn}{_at_limit(case, raised[0])}, {or_else}"
@@ -242,14 +255,28 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     else:
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
-    largest, held = _most_of_it(case)
-    if held:  # whether it grew is not known
-        told, largest = (*told, f"{held[0]}, {held[1]}"), held[0]
-    if largest:
-        following = f"most of it was in {largest}: keep less in it; or {following}"
-        kept = Remedy(f"keep less in {largest}, or stream what goes into it", change=Change("code", "growth"))
-        return MemoryAnswer(following, (*beside, kept, *raised, *smaller), told)
-    return MemoryAnswer(following, (*beside, *raised, *smaller), told)
+    if largest is None:
+        return MemoryAnswer(following, (*beside, *raised, *smaller), told)
+    if largest.held:  # whether it grew is not known
+        told = (*told, f"{largest.text}, {largest.held}")
+    advice, kept = _less_of(case, largest)
+    return MemoryAnswer(f"{advice}; or {following}", (*beside, kept, *raised, *smaller), told)
+
+
+def _less_of(case: CaseFile, largest: Largest) -> tuple[str, Remedy]:
+    """Of data a program can keep less; of a model or its optimizer it cannot, but hold them in a smaller form."""
+    if largest.part == "model":
+        return f"most of it was the model itself, {largest.text}: {WEIGHTS_ONCE.title}", WEIGHTS_ONCE
+    if largest.part == "optimizer":
+        return f"most of it was the optimizer's state, {largest.text}: {_SMALLER_STATE.title}", _SMALLER_STATE
+    if largest.copied:
+        title = f"a NumPy array or an Arrow table (HF datasets) in place of {largest.text}: each loader worker that reads "
+        title += "Python objects copies them, because Python counts references in them"
+        return title, Remedy(title, change=Change("code", "data"))
+    kept = Remedy(
+        f"keep less in {largest.text}, or stream what goes into it", change=Change("code", "growth")
+    )
+    return f"most of it was in {largest.text}: keep less in it", kept
 
 
 def _at_limit(case: CaseFile, raised: Remedy) -> str:
@@ -273,17 +300,11 @@ def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None
     return next(iter(large), typed[-1] if typed else None)
 
 
-def _named(case: CaseFile, remedy: Remedy | None) -> str:
+def _named(case: CaseFile, remedy: Remedy | None, batch: bool) -> str:
     change = remedy.change if remedy is not None else None
     if change is not None:
         return f"{change.key} {change.before} → {change.after}"
-    if not without_batches(case):
-        return "batch, workers"
-    return (
-        f"fewer processes in {case.pool}(), smaller chunks"
-        if case.pool
-        else "stream the data, keep less of it"
-    )
+    return what_is_smaller(case, batch)
 
 
 def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:

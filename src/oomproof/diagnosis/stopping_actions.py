@@ -74,6 +74,16 @@ def passed_on(case: CaseFile, name: str) -> bool:
     )
 
 
+def interrupted(case: CaseFile) -> bool:
+    """Whether somebody pressed Ctrl-C near the end: `oomproof run` hands it to the job."""
+    end = case.status.boottime if case.status is not None else None
+    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    return any(
+        action.action == "interrupt" and (end is None or end - window <= action.boottime)
+        for action in case.actions
+    )
+
+
 def output_lost(case: CaseFile) -> Action | None:
     """What our own write of its output failed of (`| head`, a full disk), where that is what the job ended of."""
     return _closed(case) if _met_a_closed_pipe(case) else None

@@ -34,6 +34,10 @@ class Victim:
     def who(self) -> str:
         return f"{self.name or '?'}{f' (pid {self.pid})' if self.pid is not None else ''}"
 
+    @property
+    def held(self) -> int:
+        return (self.anon_rss_bytes or 0) + (self.shmem_rss_bytes or 0)
+
     @classmethod
     def of(cls, kill: KernelKill) -> Victim:
         return cls(kill.pid, kill.name, kill.total_vm, kill.anon_rss, kill.file_rss, kill.shmem_rss)

@@ -50,6 +50,14 @@ def position(folder: Path) -> position_record.PositionRecord | None:
     return position_record.best(position_record.read_all(folder))
 
 
+def is_seen(folder: Path) -> bool:
+    """Whether it was inside any process of the job."""
+    try:
+        return any(folder.glob(f"*-{FAULT}"))
+    except OSError:
+        return False
+
+
 def crashes(folder: Path) -> tuple[Crash, ...]:
     crashed = [Crash(pid, dump.fatal, wall, dump.frames) for pid, wall, dump in _dumps(folder) if dump.fatal]
     return tuple(sorted(crashed, key=lambda crash: crash.wall or 0.0))

@@ -5,10 +5,10 @@ A loop that cuts its batches from an array itself has no such moment: it may die
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
-
-from oomproof.evidence.script_sources import script_sources
+import tokenize
+from collections.abc import Iterable, Sequence
 
 # PyTorch's own and fastai's; whatever is called a trainer; graphs that are loaded in pieces. Not karpathy's DataLoaderLite, an array and an index.
 _LOADER = re.compile(
@@ -16,22 +16,42 @@ _LOADER = re.compile(
 )
 
 
-def names_a_loader(script: str, folders: tuple[str, ...] = ()) -> bool:
-    """In the script or in a module beside it that it imports. ``folders``: where modules are looked for as well."""
-    return any(_LOADER.search(text) for text in script_sources(script, folders))
+def names_a_loader(sources: Iterable[str]) -> bool:
+    """``sources``: of the script and of the modules beside it that it imports."""
+    return any(_LOADER.search(text) for text in sources)
 
 
 _BATCH = re.compile(r"batch", re.I)
+# What trains, or runs a model, in batches that are held at once. `Dataset.map(batch_size=…)` and `to_batches()` read a file in pieces.
+_FRAMEWORK = re.compile(
+    r"^[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|jax|flax|mxnet|paddle|transformers|diffusers|lightning|pytorch_lightning|fastai"
+    r"|sentence_transformers|mlx|tinygrad|chainer|theano|accelerate|timm|ultralytics)\b",
+    re.M,
+)
+_NO_CODE = (tokenize.COMMENT, tokenize.STRING)
 _POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_workers)\s*=\s*)?(\d{1,5}\b)?")
 
 
-def names_a_batch(argv: Sequence[str], script: str, folders: tuple[str, ...] = ()) -> bool:
-    """In the arguments, in the script or in a module beside it that it imports."""
-    words = [word for word in argv[1:] if "/" not in word]  # a folder's name says nothing
-    return any(_BATCH.search(text) for text in (*words, *script_sources(script, folders)))
+def argument_names_a_batch(argv: Sequence[str]) -> bool:
+    return any(_BATCH.search(word) for word in argv[1:] if "/" not in word)  # a folder's name says nothing
 
 
-def process_pool(script: str, folders: tuple[str, ...] = ()) -> tuple[str, int]:
+def names_a_batch(sources: Sequence[str]) -> bool:
+    """By a name in the code, not in its comments and texts, of a script that uses a framework."""
+    return any(map(_FRAMEWORK.search, sources)) and any(map(_has_batch_name, sources))
+
+
+def _has_batch_name(source: str) -> bool:
+    if not _BATCH.search(source):
+        return False
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):  # of another version of Python
+        return True
+    return any(token.type not in _NO_CODE and _BATCH.search(token.string) for token in tokens)
+
+
+def process_pool(sources: Iterable[str]) -> tuple[str, int]:
     """What starts processes there, and how many as written: ``("Pool", 8)``; 0 for no number."""
-    found = next((match for text in script_sources(script, folders) if (match := _POOL.search(text))), None)
+    found = next((match for text in sources if (match := _POOL.search(text))), None)
     return (found[1], int(found[2] or 0)) if found is not None else ("", 0)

@@ -85,21 +85,12 @@ def collect(
         from oomproof.evidence.script_handlers import silent_handlers
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
-    if case.status is not None and case.status.code != 0:
+    if case.status is not None and (case.status.code != 0 or case.moved.vmstat_oom_kill):
         from oomproof.evidence.script_handlers import script_that_ran
         from oomproof.evidence.texts.belief_mentions import beliefs_in
 
         script, source = script_that_ran(run)
-        if source is not None and case.phase in ("load", "unknown") and case.step is None:
-            from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader, process_pool
-
-            folders = (string(run.get("cwd")) or "",)
-            if not names_a_loader(script, folders):
-                pool, size = process_pool(script, folders)
-                unseen = not names_a_batch(case.argv, script, folders)
-                case = replace(
-                    case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size
-                )
+        case = _with_source(case, script if source is not None else None, string(run.get("cwd")) or "")
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
@@ -129,6 +120,40 @@ def collect(
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
 
 
+def _with_source(case: CaseFile, script: str | None, cwd: str) -> CaseFile:
+    """What its source tells of batches, loaders and pools. ``script``: None where there is none to read."""
+    from oomproof.evidence.batch_loaders import (
+        argument_names_a_batch,
+        names_a_batch,
+        names_a_loader,
+        process_pool,
+    )
+    from oomproof.evidence.script_sources import code_argument, script_sources
+
+    sampled = any(seen.name.startswith("pt_data_worker") for seen in case.processes.values())
+    began = case.phase not in ("load", "unknown") or case.step is not None
+    code = code_argument(case.argv)
+    if script is None and code is None:
+        # a program of another kind, of which only its arguments could name a batch
+        python = case.agent_seen or sampled or _is_python(case)
+        foreign = not (python or began or argument_names_a_batch(case.argv))
+        return replace(case, loader=True if sampled else False if foreign else None, no_batches=foreign)
+    sources = [code or ""] if script is None else list(script_sources(script, (cwd,)))
+    if sampled or names_a_loader(sources):
+        return replace(case, loader=True)
+    case = replace(case, loader=False)
+    if began:
+        return case
+    pool, size = process_pool(sources)
+    unseen = not (argument_names_a_batch(case.argv) or names_a_batch(sources))
+    return replace(case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size)
+
+
+def _is_python(case: CaseFile) -> bool:
+    names = [seen.name for seen in case.processes.values()]
+    return any(os.path.basename(word).startswith("python") for word in (*names, *case.argv))
+
+
 def _is_smaller(host: HostSample | None, proc: str) -> bool:
     """Whether the samples had less in view than the machine has."""
     try:
@@ -154,6 +179,11 @@ def _from_files(
     if tail.job is not None and sampled is not None and (shm_total is None or sampled < shm_total):
         # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
         shm_total, shm_free = sampled, tail.job.shm_free
+    shm_low = tail.shm_low
+    if tail.shm_told is not None and (shm_total is None or tail.shm_told[0] < shm_total):
+        # it ended before anybody had looked from where it stands
+        shm_total, shm_free = tail.shm_told
+        shm_low = None
     keeper = part(started, "keeper")
     # exact to the step; the recording's is of the last second
     position = agent_files.position(attempt.agent_folder)
@@ -203,7 +233,7 @@ def _from_files(
         spill=spill_record.pinned(attempt),
         shm_total=shm_total,
         shm_free=shm_free,
-        shm_low=tail.shm_low,
+        shm_low=shm_low,
         phase=position.phase if position is not None else tail.phase,
         step=position.step if position is not None else tail.step,
         loading_call=position is not None and position.loading,
@@ -212,6 +242,7 @@ def _from_files(
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
+        agent_seen=agent_files.is_seen(attempt.agent_folder),
         growth=tail.growth,
         grown=tail.grown,
         others=tail.others,

@@ -351,11 +351,13 @@ class CaseFile:
     others: tuple[OtherJob, ...] = ()  # the largest jobs beside it, largest first
     twin: Twin | None = None  # alive right after the end
     openmp: str | None = None  # two OpenMP runtimes in one process
+    agent_seen: bool = False  # some process of the job was a Python that our agent was in
     address_space: int | None = None  # its ulimit -v
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
     # its source names no loader and no trainer: where its loading ends, nothing tells
     own_batches: bool = False
+    loader: bool | None = None  # it has a data loader, by its source or its processes; None: not known
     no_batches: bool = False  # ... and neither they nor its arguments speak of a batch
     pool: str = ""  # what starts processes in its source, without a loader: Pool, ProcessPoolExecutor
     pool_size: int = 0  # as written there; 0: not as a number

@@ -6,11 +6,14 @@ import os
 import re
 from collections.abc import Sequence
 
+from oomproof.causes import cause_of
 from oomproof.evidence.job_processes import JobProcesses, same_or_below
 from oomproof.evidence.json_files import integer, number, part, string
 from oomproof.evidence.recording_tail import last_samples
+from oomproof.evidence.system_kill import SystemKill
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
+from oomproof.recording.state_files import load
 from oomproof.records import dataclass
 
 _SLACK = 5.0  # seconds around a run within which a kill may still be its own
@@ -89,6 +92,34 @@ class GuardStop:
     pid: int | None
     name: str | None
     held: int | None
+
+
+def kills_in_verdicts(runs: Sequence[Run], since: float) -> list[SystemKill]:
+    """Of processes of our runs, by the kernel, as it was read when they ended: its log forgets them within hours."""
+    kills = []
+    for run in runs:
+        for attempt in run.attempts():
+            stored, _ = load(attempt.verdict_file)
+            listed = stored.get("kills")
+            for kill in listed if isinstance(listed, list) else ():
+                if not isinstance(kill, dict):
+                    continue
+                wall, cause, victim = (
+                    number(kill.get("time")),
+                    string(kill.get("cause")),
+                    part(kill, "victim"),
+                )
+                if wall is None or wall < since or cause is None or not cause_of(cause).kernel_kill:
+                    continue
+                anon, shared = integer(victim.get("anon_rss_bytes")), integer(victim.get("shmem_rss_bytes"))
+                held = None if anon is None else anon + (shared or 0)
+                kills.append(
+                    SystemKill(
+                        wall, cause, integer(victim.get("pid")), string(victim.get("name")), held, "proven",
+                        attempt.verdict_file.name, "read when the run ended", run=run.id, run_name=run.name,
+                    )
+                )  # fmt: skip
+    return kills
 
 
 def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]]:

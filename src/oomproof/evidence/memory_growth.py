@@ -88,7 +88,8 @@ def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
         highest = max(seen, key=lambda row: row.use)
         lowest = min((row for row in seen if row.t <= highest.t), key=lambda row: row.use)
         late = end is None or end - highest.t <= _AT_THE_END
-        if highest.use - lowest.use >= _LEAST and late and _is_most(series, seen, highest):
+        still = _grows_still(seen, lowest, highest)
+        if highest.use - lowest.use >= _LEAST and late and still and _is_most(series, seen, highest):
             after, until = _alone(series, highest) if len(rows) == 1 else (highest.use, highest.t)
             grown.append(
                 ProcessGrowth(
@@ -105,6 +106,15 @@ def _alone(series: Series, highest: ProcessRow) -> tuple[int, float]:
     if end is None or last is None or last.processes != 1 or last.t <= highest.t or last.use <= highest.use:
         return highest.use, highest.t
     return last.use, last.t
+
+
+def _grows_still(seen: list[ProcessRow], lowest: ProcessRow, highest: ProcessRow) -> bool:
+    """At its end not much slower than on the whole: one that loaded half a minute ago breathes a little ever since."""
+    before = next((row for row in reversed(seen) if row.t <= highest.t - _LAST), None)
+    if before is None or before.t <= lowest.t:
+        return True
+    mean = (highest.use - lowest.use) / (highest.t - lowest.t)
+    return (highest.use - before.use) / (highest.t - before.t) >= _STILL * mean
 
 
 def _is_most(series: Series, seen: list[ProcessRow], highest: ProcessRow) -> bool:

@@ -18,7 +18,7 @@ from oomproof.evidence.case_file import (
     ProcessSeen,
 )
 from oomproof.recording.reader import Recording, open_recording
-from oomproof.recording.series import GpuRow, HostRow, JobRow
+from oomproof.recording.series import GpuRow, HostRow, JobRow, Series
 from oomproof.records import dataclass, field
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
@@ -32,6 +32,9 @@ class RecordingTail:
     host: HostSample | None = None
     job: JobSample | None = None
     shm_low: int | None = None
+    shm_told: tuple[int, int] | None = (
+        None  # (total, free) of /dev/shm, by the job's own process as it failed
+    )
     gpus: tuple[GpuSample, ...] = ()
     phase: str = "unknown"
     step: int | None = None
@@ -75,6 +78,18 @@ def _job(rows: list[JobRow]) -> JobSample | None:
         shm_free=last.shm_free,
         rate=(last.use - before.use) / (last.t - before.t) if last.t > before.t else 0.0,
     )
+
+
+def _shm_told(series: Series) -> tuple[int, int] | None:
+    for _, told in reversed(series.told_numbers("exception", last=_TOLD)):
+        shm = told.get("shm")
+        if (
+            isinstance(shm, list)
+            and len(shm) == 2
+            and all(isinstance(size, int) and size >= 0 for size in shm)
+        ):
+            return shm[0], shm[1]
+    return None
 
 
 class _Processes(Mapping[int, ProcessSeen]):
@@ -138,6 +153,7 @@ def last_samples(path: Path, well: bool = False) -> RecordingTail:
             meta=recording.meta,
             host=_host(series.newest(HostRow, _WINDOW)),
             job=_job(job),
+            shm_told=None if well else _shm_told(series),
             shm_low=min((row.shm_free for row in job if row.shm_free is not None), default=None),
             gpus=tuple(cards[index] for index in sorted(cards)),
             phase=phase,

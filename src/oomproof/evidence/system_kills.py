@@ -11,7 +11,7 @@ from oomproof.causes import cause_of
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.journal import feed_journal
-from oomproof.evidence.kill_owners import OurRuns, guard_stops
+from oomproof.evidence.kill_owners import OurRuns, guard_stops, kills_in_verdicts
 from oomproof.evidence.stored_kills import stored_kills
 from oomproof.evidence.system_kill import SystemKill
 from oomproof.evidence.texts.finding import Finding
@@ -100,7 +100,7 @@ def system_kills(
     if earlier := list(stored_kills() if kept is None else kept):
         sources.append("what was kept of earlier logs")
     known = list_runs() if runs is None else runs
-    told = _joined([*all_kills, *earlier])
+    told = _joined([*all_kills, *earlier, *kills_in_verdicts(known, since)])
     kills = [kill for kill in told if kill.wall is None or kill.wall >= since]
     ours = OurRuns(known, proc)
     kills = [kill if kill.run else _owned(kill, ours) for kill in kills]

@@ -97,7 +97,7 @@ def resume_headroom(settings: Settings, facts: Facts) -> int:
 
 def freeze(settings: Settings, facts: Facts) -> Action:
     why = facts_text(facts)
-    if facts.rate > 0:
+    if facts.rate > 0 and (facts.running or ours(facts)):  # else it is a breath of the job's, and not why
         why += f" and grew by {format_size(facts.rate)}/s"
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"

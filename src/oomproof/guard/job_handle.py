@@ -118,6 +118,11 @@ class Job:
         """Bytes by which the figure changed so far because shared pages were counted anew: no growth."""
         return self._tree.corrected
 
+    @property
+    def counts_kills(self) -> bool:
+        """Whether a cgroup of its own does."""
+        return self._memory_dir is not None
+
     def kernel_kills(self) -> int:
         """Processes of the job that the kernel has killed for memory so far, where a cgroup of its own counts them."""
         version = 2 if isinstance(self._cgroup, CgroupV2) else 1

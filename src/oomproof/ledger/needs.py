@@ -54,8 +54,11 @@ def from_history(peaks: Sequence[Peak]) -> Need | None:
     if not whole and not cut:
         return None
     if not whole or cut > max(whole):
-        times = sum(not peak.whole for peak in peaks)
-        return Need(cut, cut, f"{AT_LEAST}: it was ended there before, {_times(times)}", gpu)
+        early = sum(
+            not peak.whole for peak in peaks
+        )  # for memory, by a person, by an error: each held this much
+        basis = f"the most it held in {early} runs" if early > 1 else "what it held in a run"
+        return Need(cut, cut, f"{AT_LEAST}: {basis} that ended early", gpu)
     basis = f"the most it held in {len(whole)} runs" if len(whole) > 1 else "what it held in its last run"
     return Need(min(whole), max(whole), basis, gpu)
 
@@ -64,7 +67,3 @@ def usual_seconds(peaks: Sequence[Peak]) -> float | None:
     """How long this command takes: the middle of its whole runs."""
     lasted = sorted(peak.seconds for peak in peaks if peak.whole and peak.seconds is not None)
     return lasted[len(lasted) // 2] if lasted else None
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

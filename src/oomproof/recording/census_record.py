@@ -30,6 +30,7 @@ class Thing:
     ram: int
     mapped: int  # page cache: files it has mapped
     gpu: int
+    part: str = ""  # "model", "optimizer": not data, of which a program could keep less
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -120,7 +121,8 @@ def _thing(row: Mapping[str, Any]) -> Thing:
     name, scope, function = (str(row[name])[:200] for name in ("name", "scope", "function"))
     length, ram, mapped, gpu = (_size(row[name]) for name in ("length", "ram", "mapped", "gpu"))
     file, what = str(row["file"])[:4000], str(row["what"])[:200]
-    return Thing(name, scope, function, file, _size(row["line"]), what, length, ram, mapped, gpu)
+    part = str(row.get("part") or "")[:20]
+    return Thing(name, scope, function, file, _size(row["line"]), what, length, ram, mapped, gpu, part)
 
 
 def _size(value: object) -> int:

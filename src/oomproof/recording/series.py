@@ -23,6 +23,9 @@ _PIECE = 20_000  # rows that are grouped at once
 _NEWEST = 5000  # rows of a table's end that are looked at first
 # An exit frees 2 to 10 GiB/s here, a quarter of one on a machine that is out of memory.
 _STEEP, _LEAST, _EXIT_RATE = 0.1, 1 << 20, 256 << 20
+_MOST_OF = 0.5  # of what it held: what is left then is a launcher
+_LINGERS = 3.0  # seconds: torchrun and mp.spawn told of their dead ranks 1 to 2 s after the last was gone
+_LAST_COUNTS = 20  # rows
 _NOBODY = 64 << 10  # what a cgroup without a process may still count
 _LAST = 600  # rows at the end that a teardown may take
 USE = "coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)"  # what a job or a process holds
@@ -317,7 +320,9 @@ class Series:
             f"SELECT t, {USE} FROM job WHERE {NUMBERS} AND typeof({USE}) = 'integer' ORDER BY rowid DESC LIMIT {_LAST}"
         )
         looks = {t for (t,) in self._ask(f"SELECT t FROM look ORDER BY rowid DESC LIMIT {_LAST}")}
-        return teardown_begin(_without_bursts(sorted(rows), looks))
+        counts = self._ask(f"SELECT processes FROM job ORDER BY rowid DESC LIMIT {_LAST_COUNTS}")
+        several = any(_whole(count) and count > 1 for (count,) in counts)
+        return teardown_begin(_without_bursts(sorted(rows), looks), _LINGERS if several else 0.0)
 
     def exported(self) -> Iterator[tuple[Any, ...]]:
         """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
@@ -440,10 +445,14 @@ def _without_bursts(points: Sequence[tuple[float, int]], looks: set[float]) -> l
     return kept
 
 
-def teardown_begin(points: Sequence[tuple[float, int]]) -> float:
+def teardown_begin(points: Sequence[tuple[float, int]], lingers: float = 0.0) -> float:
     """``points`` are (when, bytes) in the order of time. Memory falls steeply from each to the next, and so up to the very
-    end; a level in between is a job that gave something back and lived on."""
+    end; a level in between is a job that gave something back and lived on. ``lingers``: seconds that a launcher may take to
+    end when the processes that held most are gone."""
     begin = float("inf")
+    last = _collapse(points, lingers)
+    if last is not None:
+        begin, points = points[last][0], points[: last + 1]
     for (t, use), (before, more) in pairwise(reversed(points)):
         fall = more - use
         if fall >= more * _STEEP and fall >= _LEAST:
@@ -453,6 +462,19 @@ def teardown_begin(points: Sequence[tuple[float, int]]) -> float:
         elif max(use, more) > _NOBODY:
             break
     return begin
+
+
+def _collapse(points: Sequence[tuple[float, int]], lingers: float) -> int | None:
+    """The place of the first point of the last seconds by which most of what was held was gone, and which nothing rose above."""
+    place, highest = None, 0
+    for at in range(len(points) - 1, 0, -1):
+        (t, use), (_, more) = points[at], points[at - 1]
+        if points[-1][0] - t > lingers or highest > use * (1 + _STEEP) + _LEAST:
+            break
+        highest = max(highest, use)
+        if more - use >= max(_LEAST, more * _MOST_OF):
+            place = at
+    return place
 
 
 def _columns(kind: type[Row]) -> str:

@@ -289,14 +289,16 @@ def agent_text(run: Run) -> str | None:
         return None
     if not wanted:
         return "off (--no-agent)"
-    with run.attempt.recording().series() as series:
+    recording = run.attempt.recording()
+    with recording.series() as series:
         told = next((event.text for event in series.events("agent", last=1)), "")
         marks = series.phase_marks()
+        names = [row.name or "" for _, row in series.processes().values()]
     folder = run.attempt.agent_folder
     if not told and (count := len(list(folder.glob(f"*-{FAULT}")))):
         told = f"in {count} Python {'process' if count == 1 else 'processes'}"
     if not told:
-        return "absent (no Python, or one that ran with -I, -E or -S)"
+        return _no_agent(recording.problem, [*names, *map(os.path.basename, run.argv[:1])])
     now = best(read_all(folder))
     if now is not None and now.step is not None:
         told += f"; phase {now.phase}, step {now.step}"
@@ -304,6 +306,15 @@ def agent_text(run: Run) -> str | None:
             told += f", {pace} a step"
     listeners = {words[1] for path in folder.glob(f"*-{LISTENS}") if len(words := _lines(path)) > 1}
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
+
+
+def _no_agent(problem: str | None, programs: Iterable[str]) -> str:
+    """``problem``: why the recording cannot be read, where it would tell of one."""
+    if any(program.startswith("python") for program in programs):
+        return "absent (Python ran with -I, -E or -S, or the disk was full)"
+    if problem is not None:
+        return "not known: it would be in the recording"
+    return "absent (no Python, or one that ran with -I, -E or -S)"
 
 
 def _lines(path: Path) -> list[str]:
@@ -358,6 +369,8 @@ def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
 
 
 def _limit_text(run: Run, asked: int | None) -> str:
+    if (run.info.get("settings") or {}).get("watch_only"):
+        return f"{format_size(asked)}, not enforced (--watch-only)" if asked else "none (--watch-only)"
     if not (enforcer := run.limit_enforcer()):
         return format_size(asked) if asked else "-"
     size = format_size(run.limit) if run.limit else "the machine's floor"

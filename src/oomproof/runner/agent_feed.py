@@ -472,7 +472,7 @@ class AgentFeed:
                 census_request.send(self._stepless)
 
     def ask_census(self, why: str) -> bool:
-        """Of the process that trains or, while nobody does, of the one that holds most."""
+        """Of the process that trains, or of the one that holds most."""
         return self._census.ask(boottime(), why, self._voice[1] if self._voice and self._voice[0] else None)
 
     def _take_census(self, pid: int, fields: dict[str, Any], t: float) -> None:

@@ -27,7 +27,7 @@ def able(folder: Path) -> list[int]:
         return []
     pids = [int(match[1]) for name in names if SIGNAL and (match := _MARK.fullmatch(name))]
     able_ones = [pid for pid in pids if catches(pid, SIGNAL) and _is_of(pid, folder)]
-    return sorted(able_ones, key=lambda pid: (-_held(pid), pid))
+    return sorted(able_ones, key=lambda pid: (-held_by(pid), pid))
 
 
 def _is_of(pid: int, folder: Path) -> bool:
@@ -36,7 +36,7 @@ def _is_of(pid: int, folder: Path) -> bool:
     )
 
 
-def _held(pid: int) -> int:
+def held_by(pid: int) -> int:
     held = memory(pid)
     return held.anon if held is not None else 0
 

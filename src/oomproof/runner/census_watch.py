@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from oomproof.machine.clock import boottime
@@ -12,7 +13,23 @@ AT_WARNING, AT_STOP, BY_TIME = "at the warning", "when it was asked to save and 
 AS_IT_FILLS = "as memory filled"
 
 _AGAIN, _TRIES = 2.0, 10  # seconds between two signals for one census, and how many
+_FAR_MORE, _MUCH = 1.5, 64 << 20  # loader workers share what their parent holds, and hold about as much
 _JUST_TAKEN = 5.0  # seconds: what was told so lately answers the next question too
+
+
+def whom_to_ask(held: Mapping[int, int], speaker: int | None) -> int | None:
+    """``held``: bytes of each process that would answer. The one that trains, unless another holds far more: of two ranks it is
+    the one that leaks who has something to tell."""
+    if not held:
+        return None
+    most = max(held, key=lambda pid: (held[pid], -pid))
+    if (
+        speaker is not None
+        and speaker in held
+        and held[most] <= max(_FAR_MORE * held[speaker], held[speaker] + _MUCH)
+    ):
+        return speaker
+    return most
 
 
 class CensusWatch:
@@ -33,12 +50,11 @@ class CensusWatch:
             return False
         from oomproof.runner import census_request  # most runs need none
 
-        pids = census_request.able(self._folder)
-        if speaker in pids:
-            pids = [speaker]
-        if not pids or not census_request.ask(self._folder, pids[0], f"{now:.6f}", why):
+        held = {pid: census_request.held_by(pid) for pid in census_request.able(self._folder)}
+        pid = whom_to_ask(held, speaker)
+        if pid is None or not census_request.ask(self._folder, pid, f"{now:.6f}", why):
             return False
-        self._asked, self._silent = (pids[0], now, 1), not told
+        self._asked, self._silent = (pid, now, 1), not told
         return True
 
     def tick(self, t: float) -> bool:

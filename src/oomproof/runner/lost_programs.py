@@ -57,14 +57,23 @@ def kill_text(gone: list[Program], kills: int) -> tuple[str, Program | None]:
     victim = gone[0] if gone else None
     if victim is not None and victim.own:
         return (
-            f"the kernel killed {victim.shown} for memory ({kills} so far); the job that started it continues. Start it smaller, "
-            "or run the trials with oomproof sweep, which skips what cannot fit"
+            f"the kernel killed {victim.shown} for memory ({kills} so far); {waits_for_ever(victim)}"
         ), victim
     who = f"a process of the job ({victim.shown})" if victim is not None else "a process of the job"
+    return f"the kernel killed {who} for memory ({kills} so far). {waits_for_ever(victim)}", None
+
+
+def waits_for_ever(victim: Program | None) -> str:
+    """What its loss means for the job."""
+    if victim is not None and victim.own:
+        return (
+            "the job that started it continues. Start it smaller, "
+            "or run the trials with oomproof sweep, which skips what cannot fit"
+        )
     return (
-        f"the kernel killed {who} for memory ({kills} so far). If the job waits for its result, as "
-        "multiprocessing.Pool does, it never ends: stop it, then fewer or smaller workers"
-    ), None
+        "If the job waits for its result, as multiprocessing.Pool does, it never ends: stop it, then fewer "
+        "or smaller workers"
+    )
 
 
 def exception_of_program(fields: Mapping[str, Any], pid: int, text: str) -> str:

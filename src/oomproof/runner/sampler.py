@@ -21,6 +21,7 @@ from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
 from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, kill_text
 from oomproof.runner.page_cache_watch import PAGE_CACHE, Held, PageCacheWatch
 from oomproof.runner.swap_growth import SwapGrowth
+from oomproof.runner.uncounted_kills import UncountedKills
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
@@ -82,6 +83,7 @@ class Sampler:
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._programs = LostPrograms(job.leader)
+        self._uncounted = None if job.counts_kills else UncountedKills(job.leader)
         wanted = thresholds.swap_growth
         self._swap_growth = SwapGrowth(wanted) if wanted is not None else None
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
@@ -210,6 +212,8 @@ class Sampler:
     def _look_at_kills(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         """A pool that lost a worker hangs without a word: said while it hangs, not when somebody has had enough of it."""
         gone = self._programs.note(samples)
+        if self._uncounted is not None and (said := self._uncounted.look(t, samples, gone)) is not None:
+            self._alert("worker-killed", said)
         kills = self._job.kernel_kills()
         if kills > self._kills:
             self._kills = kills

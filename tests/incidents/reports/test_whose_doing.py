@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Lab, until
+from test_without_cgroups import around, bare
 
 from oomproof.recording.reader import open_recording
 from oomproof.recording.series import JobRow
+
+__all__ = ["around", "bare"]  # the fixtures: no right to any cgroup
 
 
 @pytest.mark.usefixtures("kernel_limit")
@@ -50,6 +53,24 @@ def test_a_pool_that_lost_a_worker_is_told_while_it_hangs_and_when_it_is_interru
     assert (verdict["cause"], verdict["certainty"]) == ("oom-kill-memcg", "proven"), verdict
     assert "can never finish" in verdict["why"]
     assert "interrupted" not in verdict["headline"]
+
+
+def test_without_a_cgroup_of_its_own_a_hung_pool_is_told_too(bare: Lab, tmp_path: Path) -> None:
+    """In a container nobody counts the job's kills but the machine: it hung without a word."""
+    go, said = tmp_path / "go", tmp_path / "said"
+    with said.open("w") as terminal:
+        running = bare.start("pool", "--", *bare.job("pool.py", go, 2000), stderr=terminal)
+    running.output_has("waiting")
+    go.touch()
+    until(lambda: "the kernel killed " in said.read_text(), "to be told of it")
+    assert "never ends" in said.read_text()
+    for _ in range(6):  # a pool that lost a worker sometimes hangs in its own end too
+        running.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.process.wait(20)
+            break
+    running.wait()
+    assert "can never finish" in bare.verdict("pool")["verdict"]["why"]
 
 
 @pytest.mark.parametrize("command", [["yes"], [sys.executable, "-uc", "while True: print('y')"]])
@@ -105,3 +126,18 @@ def test_shm_of_the_jobs_own_mount_namespace(lab: Lab, tmp_path: Path) -> None:
     verdict = lab.verdict("shm")["verdict"]
     assert verdict["cause"] == "shm-exhausted", verdict
     assert "of 64 MiB free" in verdict["headline"]
+
+
+def test_shm_of_a_job_that_fails_before_anybody_looked(lab: Lab, tmp_path: Path) -> None:
+    """Its own /dev/shm is told by the job itself: the machine's was "full, 23.5 GiB of 23.5 GiB free"."""
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
+    program = tmp_path / "fails.py"
+    words = "unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
+    program.write_text(f"raise RuntimeError({words!r})\n")
+    inside = f"mount -t tmpfs -o size=20m tmpfs /dev/shm && {sys.executable} {program}; exit $?"
+    lab.run("run", "--name", "early", "--", "unshare", "-m", "sh", "-c", inside)
+    verdict = lab.verdict("early")["verdict"]
+    assert verdict["cause"] == "shm-exhausted", verdict
+    assert "(20 MiB in all)" in verdict["headline"]

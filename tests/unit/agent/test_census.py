@@ -436,6 +436,27 @@ def test_many_entries_are_told_as_one() -> None:
     )
 
 
+def _growing_lists() -> dict[str, Any]:
+    outs = [[text() for _ in range(1500)] for _ in range(3)]
+    by_step = {step: [text() for _ in range(1500)] for step in (0, 50)}
+    nested = [[[text() for _ in range(1500)] for _ in range(2)] for _ in range(2)]
+    pair = ([text() for _ in range(1500)], [text() for _ in range(1500)])
+    told = look()
+    del outs, by_step, nested, pair
+    return told
+
+
+def test_a_list_that_grows_is_named_and_not_its_elements() -> None:
+    """`outs[0]` has a new neighbour with each step; what grows, and what to keep less in, is `outs`."""
+    told = _growing_lists()
+    names = {row["name"] for row in told["things"]}
+    assert {"outs", "by_step", "nested", "pair[0]", "pair[1]"} <= names
+    assert not [name for name in names if name.startswith(("outs[", "by_step[", "nested["))]
+    one = thing(told, "pair[0]")["ram"]
+    for name, rows in (("outs", 3), ("by_step", 2), ("nested", 4)):
+        assert thing(told, name)["ram"] == pytest.approx(rows * one, rel=0.1), name
+
+
 def _cyclic() -> dict[str, Any]:
     rows: list[Any] = [{"text": text()} for _ in range(2000)]
     rows.append(rows)
@@ -575,3 +596,18 @@ def test_the_trainer_still_keeps_them_under_these_names() -> None:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         assert set(names) <= stored
+
+
+def test_a_model_and_its_optimizer_are_marked_as_no_data() -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(300, 300)
+    opt = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 300)).sum().backward()
+    opt.step()
+    outs = [torch.ones(300, 300)]
+    told = look()
+    parts = {row["name"]: row["part"] for row in told["things"]}
+    del net, opt, outs
+    assert parts["net"] == "model" and parts["outs"] == ""
+    assert all(part == "optimizer" for name, part in parts.items() if name.startswith("opt"))
+    assert any(name.startswith("opt") for name in parts)

@@ -191,3 +191,35 @@ def test_one_look_is_measured_by_what_the_process_held_then(attempt: Attempt) ->
     assert any("keep less in k" in remedy.title for remedy in verdict.remedies)
     small = replace(look, anon=200 * MIB)
     assert "most of it" not in stopped(attempt, censuses=(small,)).next
+
+
+def test_a_model_is_not_what_to_keep_less_in(attempt: Attempt) -> None:
+    """It was "keep less in `model`", of which nobody can keep less."""
+    model = replace(thing("model", 400 * MIB, "GPT2LMHeadModel"), part="model")
+    verdict = stopped(attempt, censuses=(census(model, thing("rows", 80 * MIB)),))
+    assert "most of it was the model itself, model, a GPT2LMHeadModel" in verdict.next
+    assert "weights once and in their own type" in verdict.next and "keep less" not in verdict.next
+    state = replace(thing("opt.state", 400 * MIB, "defaultdict of 4 dict"), part="optimizer")
+    verdict = stopped(attempt, censuses=(census(state),))
+    assert "8-bit Adam" in verdict.next and "keep less" not in verdict.next
+
+
+def test_where_data_fills_it_no_batch_is_to_be_halved(attempt: Attempt) -> None:
+    """A word "batch" in the source brought it; here one list held most of the job."""
+    verdict = stopped(attempt, censuses=(census(thing("rows", 400 * MIB)),))
+    assert not [remedy for remedy in verdict.remedies if "batch" in remedy.title]
+    assert "batch" not in verdict.next
+
+
+def test_what_loader_workers_copied_before_a_trend_could_show_it_is_named(attempt: Attempt) -> None:
+    """800 MiB in two seconds of a first epoch: "keep less in ds.rows", which had not grown."""
+    look = replace(
+        census(thing("ds.rows", 300 * MIB)), anon=350 * MIB
+    )  # and 242 MiB beside it, of one worker
+    verdict = stopped(attempt, censuses=(look,))
+    assert "a NumPy array or an Arrow table (HF datasets) in place of ds.rows" in verdict.next
+    assert "each loader worker that reads" in verdict.next
+    alone = replace(look, anon=590 * MIB)
+    assert "loader worker" not in stopped(attempt, censuses=(alone,)).next
+    more = replace(census(thing("ds.rows", 100 * MIB)), anon=150 * MIB)
+    assert "loader worker" not in stopped(attempt, censuses=(more,)).next, "more than a copy of it"

@@ -184,3 +184,33 @@ def test_the_limit_of_address_space_is_kept() -> None:
         [sys.executable, "-c", f"{ask}; {show}"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(1 << 40)
+
+
+NODE = (
+    "<--- Last few GCs --->\n\n<--- JS stacktrace --->\n\n"
+    "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
+)
+JAVA = 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n\tat Fill.main(Fill.java:2)\n'
+
+
+@pytest.mark.parametrize(
+    ("argv", "output", "larger"),
+    [
+        (["node", "--max-old-space-size=150", "a.js"], NODE, "-- node --max-old-space-size=600 a.js"),
+        (["node", "a.js"], NODE, "NODE_OPTIONS=--max-old-space-size=6144 oomproof run"),  # 3/4 of its limit
+        (["java", "-Xmx1g", "-jar", "a.jar"], JAVA, "-- java -Xmx4096m -jar a.jar"),
+        (["sh", "-c", "exec java -Xmx200m Fill"], JAVA, "'exec java -Xmx800m Fill'"),
+        (["java", "Fill"], JAVA, "JAVA_TOOL_OPTIONS=-Xmx6144m oomproof run"),
+        (["java", "-Xmx7g", "Fill"], JAVA, "of the run's limit of 8.0 GiB: raise both"),
+    ],
+)
+def test_a_full_heap_of_its_own_names_its_argument(
+    attempt: Attempt, argv: list[str], output: str, larger: str
+) -> None:
+    """It was told to set NODE_OPTIONS before CMD, which its own flag overrides, and to halve its batch."""
+    attempt.run["argv"], attempt.processes = argv, [(4067, "main", argv[0])]
+    attempt.output = output.encode()
+    verdict = attempt.verdict()
+    assert verdict.cause == "heap-limit"
+    assert larger in verdict.next and "CMD" not in verdict.next
+    assert not [remedy for remedy in verdict.remedies if "batch" in remedy.title or ".npy" in remedy.title]

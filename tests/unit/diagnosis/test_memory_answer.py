@@ -460,6 +460,7 @@ def of_script(attempt: Attempt, source: str, *arguments: str, **facts: Any) -> V
     """A death at a limit of 600 MiB on a machine without memory for more."""
     script = attempt.dir.parent / "job.py"
     script.write_text(source)
+    attempt.processes = [(LEADER, "main", "python3")]
     attempt.run["code"] = {"script": str(script), "script_sha256": hash_file(str(script))}
     attempt.run |= {"cwd": str(script.parent), "argv": ["python", str(script), *arguments]}
     attempt.sample(used=592 * MIB)
@@ -469,7 +470,13 @@ def of_script(attempt: Attempt, source: str, *arguments: str, **facts: Any) -> V
 
 
 @pytest.mark.parametrize(
-    "source", ["import pandas\n", "k = []\n", "from multiprocessing import Pool\nPool(8)\n"]
+    "source",
+    [
+        "import pandas\n",
+        "k = []  # a batch at a time\n",
+        "from multiprocessing import Pool\nPool(8)\n",
+        "batch_size = 3\n",
+    ],
 )
 def test_what_is_no_training_gets_no_advice_on_one(attempt: Attempt, source: str) -> None:
     verdict = of_script(attempt, source)
@@ -480,11 +487,34 @@ def test_what_is_no_training_gets_no_advice_on_one(attempt: Attempt, source: str
 
 @pytest.mark.parametrize(
     ("source", "arguments"),
-    [("batch = 3\n", ()), ("", ("--batch-size=9",))],
+    [("import torch\nbatch = 3\n", ()), ("", ("--batch-size=9",))],
 )
 def test_a_batch_that_is_seen_is_advised(attempt: Attempt, source: str, arguments: tuple[str, ...]) -> None:
     verdict = of_script(attempt, source, *arguments)
     assert any("half the batch" in remedy.title for remedy in verdict.remedies)
+
+
+@pytest.mark.parametrize("argv", [["node", "rows.js"], ["java", "-jar", "rows.jar"], ["./convert", "a.csv"]])
+def test_a_program_of_another_kind_gets_no_advice_on_a_training(attempt: Attempt, argv: list[str]) -> None:
+    attempt.processes = [(LEADER, "main", argv[0])]
+    attempt.run["argv"] = argv
+    attempt.sample(used=592 * MIB)
+    (attempt.dir / "agent").mkdir()
+    attempt.no_phase = True
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    text = " ".join([verdict.next, *(remedy.title for remedy in verdict.remedies)])
+    assert "batch" not in text and "workers" not in text and "accumulation" not in text
+
+
+def test_code_on_the_command_line_is_read_too(attempt: Attempt) -> None:
+    attempt.processes = [(LEADER, "main", "python3")]
+    attempt.run["argv"] = ["python", "-u", "-c", "k = [bytes(1 << 20) for _ in range(900)]"]
+    attempt.sample(used=592 * MIB)
+    attempt.no_phase = True
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    text = " ".join([verdict.next, *(remedy.title for remedy in verdict.remedies)])
+    assert "batch" not in text and "workers" not in text
+    assert "stream the data, keep less of it" in verdict.next
 
 
 def test_a_pool_takes_fewer_processes(attempt: Attempt) -> None:

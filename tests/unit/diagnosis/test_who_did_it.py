@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
@@ -285,6 +287,41 @@ def test_counters_that_rule_the_kernel_out_send_nobody_to_its_log(attempt: Attem
     assert "dmesg" not in verdict.next and "kernel's log" not in verdict.causes[0].test
 
 
+# Ctrl-C
+
+
+LAUNCHER = b"""W1118 torch/distributed/elastic/agent/server/api.py:753] Received 2 death signal, shutting down workers
+Traceback (most recent call last):
+  File "torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 4197 got signal: 2
+"""
+
+
+def test_ctrl_c_that_a_launcher_turns_into_a_code_is_still_ctrl_c(attempt: Attempt) -> None:
+    """It was "stopped from outside (likely)", though we had passed it on ourselves."""
+    attempt.act("interrupt", by="user", before=4.1, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = LAUNCHER
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
+    assert "Ctrl-C" in verdict.headline and "passed it on" in verdict.why
+    assert "oomproof run" in verdict.next
+
+
+def test_an_error_of_its_own_after_ctrl_c_is_told_as_that(attempt: Attempt) -> None:
+    attempt.act("interrupt", by="user", before=4.1, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\nKeyError: 3\n'
+    assert attempt.verdict().cause == "other-error"
+
+
+def test_ctrl_c_long_before_is_not_why(attempt: Attempt) -> None:
+    attempt.act("interrupt", by="user", before=400, why="SIGINT")
+    attempt.ended(code=1)
+    attempt.output = LAUNCHER
+    assert attempt.verdict().certainty != "proven"
+
+
 # shared memory of the job's own
 
 
@@ -296,3 +333,38 @@ def test_shm_of_the_jobs_own_namespace(attempt: Attempt) -> None:
     attempt.sample(shm_free=4 << 20)
     case = attempt.case()
     assert (case.shm_total, case.shm_free) == (16 * GIB, 4 << 20)  # of one and the same /dev/shm
+
+
+NO_SPACE = (
+    b'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+    b"RuntimeError: unable to allocate shared memory(shm) for file </torch_30412_307_0>: "
+    b"No space left on device (28)\n"
+)
+
+
+def test_a_full_shm_that_nobody_saw_full_is_not_told_with_the_figures_of_another(attempt: Attempt) -> None:
+    """It was "full (23.5 GiB of 23.5 GiB free)", to be made smaller with mount -o remount."""
+    attempt.ended(code=1)
+    attempt.output = NO_SPACE
+    verdict = attempt.verdict()
+    assert verdict.cause == "shm-exhausted"
+    assert "free" not in verdict.headline
+    assert "16.0 GiB of 16.0 GiB were free" in verdict.why and "of its own" in verdict.why
+    assert "df -h /dev/shm" in verdict.next and "num_workers=0" in verdict.next
+    assert not [remedy for remedy in verdict.remedies if "remount" in (remedy.command or "")]
+
+
+def test_the_failing_process_tells_the_shm_that_it_saw(attempt: Attempt) -> None:
+    """It ended before the first sample that would have seen its mount namespace."""
+    attempt.ended(code=1)
+    attempt.output = NO_SPACE
+    attempt.case()
+    db = sqlite3.connect(attempt.dir / "recording.sqlite")
+    told = json.dumps({"pid": 4100, "shm": [20 << 20, 18 << 20]})  # the dead worker has given its pages back
+    db.execute("INSERT INTO event VALUES(?,?,?,?)", (END - 1, "exception", "RuntimeError at t.py:1", told))
+    db.commit()
+    db.close()
+    verdict = judge(attempt.collect())
+    assert "/dev/shm was full (20 MiB in all)" in verdict.headline
+    assert "num_workers=0" in verdict.next and "half of num_workers" not in verdict.next
+    assert "--shm-size=2048M" in verdict.next

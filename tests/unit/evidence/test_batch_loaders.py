@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.batch_loaders import names_a_loader
+from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader
+from oomproof.evidence.script_sources import script_sources
 
 
 def written(folder: Path, **files: str) -> str:
@@ -29,7 +30,7 @@ def written(folder: Path, **files: str) -> str:
     ],
 )
 def test_a_loader_or_a_trainer(tmp_path: Path, text: str) -> None:
-    assert names_a_loader(written(tmp_path, train=f"import torch\n{text}"))
+    assert names_a_loader(script_sources(written(tmp_path, train=f"import torch\n{text}")))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_a_loader_or_a_trainer(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_batches_that_the_loop_cuts_itself(tmp_path: Path, text: str) -> None:
-    assert not names_a_loader(written(tmp_path, train=f"import torch, yaml\n{text}"))
+    assert not names_a_loader(script_sources(written(tmp_path, train=f"import torch, yaml\n{text}")))
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,11 @@ def test_batches_that_the_loop_cuts_itself(tmp_path: Path, text: str) -> None:
 )
 def test_in_a_module_beside_it(tmp_path: Path, line: str, module: str) -> None:
     loader = "from torch.utils.data import DataLoader\n"
-    assert names_a_loader(written(tmp_path, train=f"if True:\n    pass\n{line}\n", **{module: loader}))
+    assert names_a_loader(
+        script_sources(written(tmp_path, train=f"if True:\n    pass\n{line}\n", **{module: loader}))
+    )
     (tmp_path / f"{module}.py").unlink()
-    assert not names_a_loader(str(tmp_path / "train.py"))
+    assert not names_a_loader(script_sources(str(tmp_path / "train.py")))
 
 
 def test_through_several_modules_and_once_around(tmp_path: Path) -> None:
@@ -67,11 +70,32 @@ def test_through_several_modules_and_once_around(tmp_path: Path) -> None:
         tmp_path, train="import one\n", one="from two import *\nimport train\n", two="from .three import x\n",
         three="import one\nx = DataLoader\n",
     )  # fmt: skip
-    assert names_a_loader(script)
+    assert names_a_loader(script_sources(script))
 
 
 def test_a_module_of_the_folder_it_was_started_in(tmp_path: Path) -> None:
     script = written(tmp_path / "scripts", train="import data\n")
     (tmp_path / "data.py").write_text("DataLoader\n")
-    assert not names_a_loader(script) and names_a_loader(script, (str(tmp_path),))
-    assert not names_a_loader(str(tmp_path / "gone.py"))
+    assert not names_a_loader(script_sources(script)) and names_a_loader(
+        script_sources(script, (str(tmp_path),))
+    )
+    assert not names_a_loader(script_sources(str(tmp_path / "gone.py")))
+
+
+@pytest.mark.parametrize(
+    "code, is_there",
+    [
+        ("import torch\nbatch_size = 32\n", True),
+        ("import torch\nfor xb in batches(data):\n    pass\n", True),
+        ("import torch\nx = torch.randn(32, 8)  # one batch\nprint('batch done')\n", False),
+        ("import numpy as np\nbatch_size = 32\n", False),
+        ("import pyarrow as pa\nfor part in table.to_batches():\n    pass\n", False),
+        (
+            "from datasets import load_dataset\nload_dataset('x').map(f, batched=True, batch_size=1000)\n",
+            False,
+        ),
+    ],
+)
+def test_a_batch_is_one_of_a_framework_named_in_code(code: str, is_there: bool) -> None:
+    """Any word "batch" brought the advice to halve it, to jobs that have none."""
+    assert names_a_batch([code]) is is_there

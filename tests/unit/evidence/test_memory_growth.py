@@ -200,6 +200,16 @@ def test_who_had_loaded_is_not_who_grew_at_the_end(recorded: Recorded) -> None:
         assert grown_processes(series) == ()
 
 
+def test_who_loaded_half_a_minute_ago_and_breathes_is_not_who_grew_at_the_end(recorded: Recorded) -> None:
+    """ "python grew from 2 MiB to 336 MiB in its last 27 s", of a training that a stranger's growth had ended."""
+    for number in range(28):
+        held = 2 + min(312, 80 * number) + (22 if number % 3 == 2 and number > 4 else 0)
+        recorded.process(100.0 + number, 11, held)
+        recorded.job(100.0 + number, held)
+    with recorded.open() as series:
+        assert grown_processes(series) == ()
+
+
 def test_a_process_that_grew_less_than_the_rest_of_the_job_is_not_named(recorded: Recorded) -> None:
     for number in range(20):
         recorded.process(100.0 + number, 11, 10 + 2 * number)

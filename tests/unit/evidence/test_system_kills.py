@@ -183,6 +183,31 @@ def test_a_worker_by_the_recordings_process_table_and_by_its_cgroup(place: Place
     assert [kill.run_name for kill in place.look().kills] == ["ours", "ours"]
 
 
+def test_a_kill_that_the_log_has_forgotten_stands_in_the_runs_verdict(place: Place) -> None:
+    """The ring held one hour of a busy machine: `runs` showed the kill and `why --system` did not."""
+    attempt = place.run("ours", 4000, ago=300, lasted=200)
+    victim = {"pid": 4067, "name": "python", "anon_rss_bytes": 200 * MIB, "shmem_rss_bytes": MIB}
+    kill = {"time": place.now - 100, "cause": "oom-kill-memcg", "victim": victim}
+    damaged = [5, {"time": "x"}, {"time": place.now - 90, "cause": "other-error", "victim": {}}]
+    (attempt / "verdict.json").write_text(json.dumps({"kills": [kill, *damaged]}))
+    (found,) = place.look().kills
+    assert (found.run_name, found.pid, found.held) == ("ours", 4067, 201 * MIB)
+    assert place.look(since=50).kills == ()
+    place.run("other", 1, ago=300)
+    (attempt / "verdict.json").write_text(json.dumps({"kills": "none"}))
+    assert place.look().kills == ()
+
+
+def test_a_kill_that_log_and_verdict_tell_is_one(place: Place) -> None:
+    attempt = place.run("ours", 4067, ago=300, lasted=200)
+    place.kill(MACHINE_KILL, 100, 4067)
+    (seen,) = place.look().kills
+    victim = {"pid": 4067, "name": seen.name, "anon_rss_bytes": seen.held, "shmem_rss_bytes": 0}
+    kill = {"time": seen.wall, "cause": seen.cause, "victim": victim}
+    (attempt / "verdict.json").write_text(json.dumps({"kills": [kill]}))
+    assert place.look().kills == (seen,)
+
+
 def test_what_our_guard_ended_is_listed_once(place: Place) -> None:
     attempt = place.run("guarded", 4067, ago=300, lasted=200)
     lines = [

@@ -58,7 +58,7 @@ class Host:
 class Job:
     """Takes 150 MiB at each look, until it is ended."""
 
-    leader, corrected, reclaim, is_exact, alarm = 4711, 0, None, True, None
+    leader, corrected, reclaim, is_exact, alarm, counts_kills = 4711, 0, None, True, None, True
 
     def __init__(self) -> None:
         self.use, self.signals, self.killed = 0, [], False

@@ -127,5 +127,5 @@ def test_a_checkpoint_is_asked_for_when_the_growth_is_sure_and_the_end_is_near(
 def test_a_lower_bound_is_no_usual_peak() -> None:
     assert usual_peak({"need": 5, "basis": "declared"}) == 5
     assert usual_peak({"need": 5, "basis": "the most it held in 3 runs"}) == 5
-    assert usual_peak({"need": 5, "basis": "at least: it was ended there before, once"}) is None
+    assert usual_peak({"need": 5, "basis": "at least: what it held in a run that ended early"}) is None
     assert usual_peak({"need": None}) is None and usual_peak(None) is None

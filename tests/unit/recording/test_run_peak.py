@@ -138,6 +138,35 @@ def test_a_dying_job_is_no_end(levels: list[int], left: int) -> None:
     assert [t for t, _ in points if t < begin] == [float(at) for at in range(left)]
 
 
+@pytest.mark.parametrize(
+    ("levels", "left"),
+    [
+        (
+            [580, 586, 586, 149, 148],
+            3,
+        ),  # torchrun, and its ranks gone: "train, at exit 148 MiB, floor 148 MiB"
+        ([585, 918, 1272, 367, 367, 0], 3),  # one rank killed by the kernel, the other ended by the launcher
+        ([900, 300, 300, 300, 300, 300, 300], 7),  # it gave it back and lived on
+        ([900, 300, 500, 500], 4),  # ... and grew again
+        ([900, 800, 700, 700], 4),  # a worker of many went
+        ([900, 4], 1),
+        ([5], 1),
+        ([], 0),
+    ],
+)
+def test_a_launcher_that_outlives_its_ranks_is_no_end_either(levels: list[int], left: int) -> None:
+    points = [(float(at), level * MIB) for at, level in enumerate(levels)]
+    begin = teardown_begin(points, lingers=3.0)
+    assert [t for t, _ in points if t < begin] == [float(at) for at in range(left)]
+
+
+@given(st.lists(st.integers(0, 1 << 40), max_size=30), st.sampled_from([0.0, 3.0]))
+def test_whatever_lingers_the_highest_stays(levels: list[int], lingers: float) -> None:
+    points = [(float(at), level) for at, level in enumerate(levels)]
+    kept = [level for t, level in points if t < teardown_begin(points, lingers)]
+    assert levels[:1] == kept[:1] and max(levels, default=0) == max(kept, default=0)
+
+
 @given(st.lists(st.integers(0, 1 << 40), max_size=30))
 def test_the_first_sample_and_every_rise_stay(levels: list[int]) -> None:
     points = [(float(at), level) for at, level in enumerate(levels)]

@@ -26,7 +26,7 @@ def test_three_lines(tmp_path: Path) -> None:
         "why      the kernel's log names the process; it was ended by SIGKILL; "
         "it took the last 4.0 GiB of 8.0 GiB within 1.0 s: how much more it wanted is not known",
         "next     to learn how much it takes: oomproof run --limit 20G -- python train.py, "
-        "or make the job smaller (batch, workers)",
+        "or make the job smaller (a smaller batch, fewer workers)",
     ]
 
 

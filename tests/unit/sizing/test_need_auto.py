@@ -252,9 +252,11 @@ def test_a_sized_need_is_reserved_and_never_refused(tmp_path: Path) -> None:
 def test_where_it_was_ended_before_counts_when_that_is_more() -> None:
     said: list[str] = []
     kept = {"host": Estimate(1 * GIB, 2 * GIB, 3 * GIB, {}).as_json()}
-    before = Need(5 * GIB, 5 * GIB, "at least: it was ended there before, once")
+    before = Need(5 * GIB, 5 * GIB, "at least: what it held in a run that ended early")
     found = need_auto._told(kept, before, None, "", said.append)
-    assert found.need == before and "reserves 5.0 GiB (at least: it was ended there before, once)" in said
+    assert (
+        found.need == before and "reserves 5.0 GiB (at least: what it held in a run that ended early)" in said
+    )
     assert found.predicted == {"host": {"low": 1 * GIB, "expected": 2 * GIB, "high": 3 * GIB}}
 
 

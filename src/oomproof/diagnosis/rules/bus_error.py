@@ -25,6 +25,7 @@ _OTHER_FAULT = Weight(
     300, "SIGBUS with free space in /dev/shm: a file cut short under a mapping, or hardware"
 )
 _TINY = 256 << 20  # a container's 64 MiB: one batch of images is larger
+_NO_WORKERS = "loader workers need it, and num_workers=0 does not"
 _UNLIKELY = Weight(20, "the other reading of a SIGBUS")
 
 
@@ -60,17 +61,25 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _shm(
     case: CaseFile, death: Death, weight: Weight, certainty: Certainty, words: str | None
 ) -> WeightedCause:
-    total = case.shm_total
-    size = f" ({format_size(shm_left(case))} of {format_size(total)} free)" if total else ""
+    total, left = case.shm_total, f"{format_size(shm_left(case))} of {format_size(case.shm_total)}"
+    full, tiny = shm_full(case), total is not None and total <= _TINY
+    unseen = (
+        full is False and not tiny
+    )  # what was looked at was not full: the job wanted more, or has another one
+    size = "" if not total or unseen else f" ({left} free)" if full else f" ({format_size(total)} in all)"
     why = f"it {death.phrase}; a page of shared memory could not be allocated"
     if words is not None:
         why += f"; {words}"
+    if unseen:
+        why += f"; {left} were free when it was last looked at from outside: the job wanted more than that at once, or has a /dev/shm of its own (a container, a mount namespace)"
     target = as_flag(_larger(case))
     enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
-    tiny = total is not None and total <= _TINY
     fewer = "no workers (fewer do not help in one so small)" if tiny else "fewer workers"
     next_step = f"{enlarge}, or {fewer}: {with_workers(case, 0 if tiny else None)}"
-    if total and _larger(case) <= total:
+    largest = bool(total) and _larger(case) <= (total or 0)
+    if largest and unseen:
+        next_step = f"df -h /dev/shm from inside the job tells how large its own is; {_NO_WORKERS}: {with_workers(case, 0)}"
+    elif largest:
         next_step = f"/dev/shm is as large as RAM allows: {with_workers(case)}"
     return WeightedCause(
         "shm-exhausted",
@@ -82,17 +91,21 @@ def _shm(
         evidence=case.evidence_from("exit", "sample.shm", "output."),
         test="df -h /dev/shm while the job runs; num_workers=0 needs none of it",
         remedies=(
-            Remedy(
-                "a larger /dev/shm",
-                command=f"sudo mount -o remount,size={target} /dev/shm",
-                change=Change("system", "/dev/shm", before=str(total) if total else None, after=target),
-            ),
+            *(() if largest else (_enlarged(total, target),)),
             NO_WORKERS
-            if tiny
+            if tiny or unseen
             else Remedy(
                 "fewer workers: each holds its batches in /dev/shm", change=Change("code", "num_workers")
             ),
         ),
+    )
+
+
+def _enlarged(total: int | None, target: str) -> Remedy:
+    return Remedy(
+        "a larger /dev/shm",
+        command=f"sudo mount -o remount,size={target} /dev/shm",
+        change=Change("system", "/dev/shm", before=str(total) if total else None, after=target),
     )
 
 

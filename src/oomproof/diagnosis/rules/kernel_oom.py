@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.causes import cause_of, kernel_kill
+from oomproof.diagnosis.advice import what_is_smaller
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
 from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
@@ -191,7 +192,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         certain,
         _headline(case, kill, death, reading.whose, limit, held),
         why,
-        memory.next if reading.whose != _ABOVE or memory.culprit else _raise_above(memory),
+        memory.next if reading.whose != _ABOVE or memory.culprit else _raise_above(case, memory),
         evidence=case.evidence_from(
             "exit",
             "counter.",
@@ -211,13 +212,13 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     )
 
 
-def _raise_above(memory: MemoryAnswer) -> str:
+def _raise_above(case: CaseFile, memory: MemoryAnswer) -> str:
     """Or the same command, smaller, where its line says what to change."""
     typed = [
         remedy for remedy in memory.remedies if remedy.change is not None and remedy.change.kind == "argument"
     ]
     smaller = next((remedy.command for remedy in typed if remedy.command is not None), None)
-    return f"{_RAISE_ABOVE}, or {smaller or 'load less at a time: a smaller batch, fewer workers'}"
+    return f"{_RAISE_ABOVE}, or {smaller or f'load less at a time: {what_is_smaller(case)}'}"
 
 
 def _shared_memory(case: CaseFile, cause: str) -> str | None:

@@ -183,6 +183,10 @@ def _claims(
         from oomproof.diagnosis.address_space import with_limit  # not for a run that ended well
 
         best = with_limit(best, case)
+    if told.cause == "heap-limit":
+        from oomproof.diagnosis.own_heap import with_larger_heap
+
+        best = with_larger_heap(best, case)
     others = [
         WeightedCause(
             reading.cause,
