@@ -18,7 +18,11 @@ _LOADER = re.compile(
 
 def names_a_loader(script: str, folders: tuple[str, ...] = ()) -> bool:
     """In the script or in a module beside it that it imports. ``folders``: where modules are looked for as well."""
-    return any(_LOADER.search(text) for text in script_sources(script, folders))
+    return any(map(names_a_loader_in, script_sources(script, folders)))
+
+
+def names_a_loader_in(text: str) -> bool:
+    return bool(_LOADER.search(text))
 
 
 _BATCH = re.compile(r"batch", re.I)
@@ -27,7 +31,8 @@ _POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_worker
 
 def names_a_batch(argv: Sequence[str], script: str, folders: tuple[str, ...] = ()) -> bool:
     """In the arguments, in the script or in a module beside it that it imports."""
-    words = [word for word in argv[1:] if "/" not in word]  # a folder's name says nothing
+    # a folder's name says nothing
+    words = [word for word in argv[1:] if "/" not in word or " " in word or "\n" in word]
     return any(_BATCH.search(text) for text in (*words, *script_sources(script, folders)))
 
 

@@ -100,6 +100,8 @@ def collect(
                 case = replace(
                     case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size
                 )
+        elif source is None and not script:
+            case = _without_script(case, string(run.get("cwd")) or "")
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
@@ -127,6 +129,18 @@ def collect(
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+
+
+def _without_script(case: CaseFile, folder: str) -> CaseFile:
+    """`python -c` and programs that are no Python: what there is to read of them is their command line."""
+    from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader_in
+    from oomproof.evidence.job_program import inline_code, is_native
+
+    native = is_native(case.argv, folder, (seen.name for seen in case.processes.values()))
+    code = inline_code(case.argv)
+    if not native and (code is None or names_a_loader_in(code)):
+        return case
+    return replace(case, native=native, no_batches=not names_a_batch(case.argv, ""))
 
 
 def _is_smaller(host: HostSample | None, proc: str) -> bool:
