@@ -37,6 +37,7 @@ from oomproof.printable import coloured_stream, printable, tell, terminal_column
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
+    from oomproof.diagnosis.pattern_facts import Ending
     from oomproof.diagnosis.verdict import Verdict
 
 _INPUT_WAIT = 0.1  # seconds
@@ -147,9 +148,23 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
 
 
 def _are_files(what: list[str]) -> bool:
-    return bool(what) and (
-        (len(what) > 1 and not _are_runs(what)) or what[0] == "-" or os.path.exists(what[0])
-    )
+    if len(what) != 1:
+        return bool(what) and not _are_runs(what)
+    return what[0] == "-" or (os.path.exists(what[0]) and not _names_runs(what[0]))
+
+
+def _names_runs(word: str) -> bool:
+    """Of a word that is a path too: a folder or a program that is called as a run is, or a script that was run. A log wins."""
+    if "/" in word:
+        return False
+    if word.endswith(".py"):
+        return _newest_of_script(word) is not None
+    return os.access(word, os.X_OK) and any(run.info.get("name") == word for run in run_folders.list_runs())
+
+
+def _newest_of_script(name: str) -> run_folders.Run | None:
+    scripts = ((run, (run.info.get("code") or {}).get("script")) for run in run_folders.list_runs())
+    return next((run for run, script in scripts if os.path.basename(script or "") == name), None)
 
 
 def _are_runs(what: list[str]) -> bool:
@@ -288,6 +303,8 @@ def _found(name: str | None) -> run_folders.Run:
     except OomproofError:
         if name is None or not ("/" in name or "." in name):
             raise
+        if (run := _newest_of_script(name)) is not None:
+            return run
         hint = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
         raise OomproofError(f"no file and no run is called {name!r}", hint, USAGE) from None
 
@@ -343,18 +360,23 @@ def _patterns(arguments: argparse.Namespace) -> int:
     from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
     from oomproof.reports.pattern_report import patterns_text
 
-    what = arguments.what
-    endings = (
-        endings_of_texts(what)
-        if _are_files(what)
-        else endings_of_runs(
-            dict.fromkeys(run for name in what or [run_folders.find(None).name] for run in runs_of(name))
-        )
-    )
+    what, following = arguments.what, ""
+    if _are_files(what):
+        endings = endings_of_texts(what)
+    else:
+        names = what or [run_folders.find(None).name]
+        endings = endings_of_runs(dict.fromkeys(run for name in names for run in runs_of(name)))
+        following = _why_the_last(endings)
     patterns = find_patterns(endings, _intervals(arguments.interval))
     if arguments.md or arguments.html:
-        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT))
-    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()))
+        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT) + following)
+    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()) + following)
+
+
+def _why_the_last(endings: list[Ending]) -> str:
+    """The command that explains the newest death, as a paragraph of its own."""
+    last = next((ending for ending in reversed(endings) if ending.died), None)
+    return f"\n\nnext     oomproof why {run_folders.to_type(run_folders.find(last.label))}" if last else ""
 
 
 def _intervals(words: list[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -11,6 +12,8 @@ from oomproof import __version__
 from oomproof.printable import printable
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
+
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
 def document(title: str, body: str) -> str:
@@ -25,6 +28,11 @@ def document(title: str, body: str) -> str:
         f'<meta name="generator" content="oomproof {escape(__version__)}"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><main>\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
     )
+
+
+def prose(text: str) -> str:
+    """A sentence with commands in it: a browser breaks a line behind a hyphen, and ``--`` alone at its end is no flag."""
+    return _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
 
 
 def section(title: str, body: str, long: bool = False) -> str:

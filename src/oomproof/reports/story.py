@@ -162,6 +162,15 @@ def chronology(story: Story) -> list[Moment]:
     return sorted(moments, key=lambda moment: (moment.wall is None, moment.wall or 0.0))
 
 
+# by (about memory, about a card's)
+_UNDER_WATCH = {
+    (True, False): "Run it under watch: recorded, warned about and asked to save before memory is full.",
+    (True, True): "Run it under watch: what it holds on the card is recorded, phase by phase.",
+    (False, False): "Run it under watch: its end, its output and its memory are recorded.",
+    (False, True): "Run it under watch: its end, its output and its memory are recorded.",
+}
+
+
 def prevention(story: Story) -> list[tuple[str, str | None]]:
     """(what keeps it from happening again, the command) for this cause; ours to offer, not the job's to change."""
     verdict, run = story.verdict, story.run
@@ -171,19 +180,19 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     if verdict.kind.good:
         return advice
     if run is None:
-        advice.append(
-            ("Run it under watch: recorded, warned about and asked to save before memory is full.",
-             f"oomproof run -- {command}")
-        )  # fmt: skip
+        advice.append((_UNDER_WATCH[verdict.kind.memory, verdict.kind.gpu], f"oomproof run -- {command}"))
     peak = story.peak
     if story.about_host_memory and peak:
-        need = _round_up(peak)
+        if verdict.growth is None:  # what grows without end fits nowhere
+            check = f"oomproof check --need {_round_up(peak)} && {run_line(command, kept=kept)}"
+            advice.append(
+                (
+                    f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
+                    check,
+                )
+            )
         advice.append(
-            (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
-             f"oomproof check --need {need} && {run_line(command, kept=kept)}")
-        )  # fmt: skip
-        advice.append(
-            ("Be told in time, at three quarters of that.",
+            (f"Be told in time, at three quarters of the {format_size(peak)} it held.",
              run_line(command, f"--alert-above {_round_up(peak * 3 // 4)}", kept=kept))
         )  # fmt: skip
     if verdict.kind.gpu and verdict.gpu and verdict.gpu.total_bytes:
@@ -192,11 +201,11 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
             ("Be told when the job comes near the card's size.",
              run_line(command, f"--alert-gpu-above {line}", kept=kept))
         )  # fmt: skip
-    if verdict.kind.memory:
+    if verdict.kind.memory and not verdict.kind.gpu:  # the guard asks for the sake of host memory only
         advice.append(
             ("Let the job save when it is asked to, and give it time: the script looks for the file named in "
              "OOMPROOF_STOP_FILE. --stop-signal USR1 is for a script that handles SIGUSR1.",
-             run_line(command, *(() if "--grace" in dict(kept) else ("--grace 60",)), kept=kept))
+             None if "--grace" in dict(kept) else run_line(command, "--grace 60", kept=kept))
         )  # fmt: skip
     for gap in verdict.missing:
         if gap.how_to_grant:

@@ -9,7 +9,9 @@ from itertools import pairwise
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.errors import OomproofError
 from oomproof.evidence.system_kill import SystemKill
+from oomproof.recording.run_folders import find, to_type
 from oomproof.reports.outage_report import outage_text
 from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size, format_time, format_zone
@@ -61,10 +63,18 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
                 lines.append(f"      {gap.how_to_grant}")
         parts.append("\n".join(lines))
     parts += [outage_text(outage, width=width) for outage in history.outages]
-    last = next((kill for kill in reversed(report.kills) if kill.run is not None), None)
+    last = next((kill.run for kill in reversed(report.kills) if kill.run is not None), None)
     if last is not None:
-        parts.append(f"next     oomproof why {last.run}")
+        parts.append(f"next     oomproof why {_typed(last)}")
     return "\n\n".join(parts)
+
+
+def _typed(run_id: str) -> str:
+    """What `why` takes for it."""
+    try:
+        return to_type(find(run_id))
+    except OomproofError:  # it was removed meanwhile
+        return run_id
 
 
 def _table(kills: tuple[SystemKill, ...], width: int) -> str:

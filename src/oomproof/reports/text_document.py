@@ -70,10 +70,10 @@ def html_of(parts: list[Part]) -> str:
 def _html(part: Part) -> str:
     body = html_parts.table(part.rows[0], part.rows[1:]) if part.rows else ""
     if part.lines and part.title:
-        items = "".join(f"<li>{escape(line.removeprefix('- '))}</li>" for line in part.lines)
+        items = "".join(f"<li>{html_parts.prose(line.removeprefix('- '))}</li>" for line in part.lines)
         body += f'<ul class="plain">{items}</ul>'
     elif part.lines:
-        return "".join(f"<p>{escape(line)}</p>" for line in part.lines)
+        return "".join(f"<p>{html_parts.prose(line)}</p>" for line in part.lines)
     return (
         html_parts.section(part.title, body, long=True)
         if part.title
@@ -90,7 +90,9 @@ def html_page(text: str) -> str:
     title, parts = _titled(text)
     rest = [part for part in parts if not part.labels]
     labels = "".join(
-        f"<dt>{label}</dt><dd>{escape(words)}</dd>" for part in parts for label, words in part.labels
+        f"<dt>{label}</dt><dd>{html_parts.prose(words)}</dd>"
+        for part in parts
+        for label, words in part.labels
     )
     head = (
         f'<header class="bad"><p class="eyebrow">oomproof</p><div class="verdict"><h1>{escape(title)}</h1>'
@@ -110,7 +112,7 @@ def _titled(text: str) -> tuple[str, list[Part]]:
         title, parts[0] = first.lines[0], Part(lines=first.lines[1:])
     else:
         title = first.title
-    return title[:1].upper() + title[1:], parts
+    return title[:1].upper() + title[1:], [part for part in parts if part != Part()]
 
 
 def _foot() -> str:

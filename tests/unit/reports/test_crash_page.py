@@ -286,6 +286,36 @@ def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
     assert "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td>3.3 GiB</td>" in shown
 
 
+def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
+    shown = text_document.html_page(
+        "2 deaths: segmentation fault\n\nDATE  RUN\nnow   a --b\n\nnext     oomproof why --all a-b"
+    )
+    assert "<section class=long></section>" not in shown
+    assert '<dd>oomproof why <span class="flag">--all</span> a-b</dd>' in shown
+    assert "<td>a --b</td>" in shown, "only in sentences"
+
+
+def test_how_to_prevent_it_fits_the_cause(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB}, flags={"grace": "9"})
+    leak = replace(verdict(run.id), growth=Growth("growing", "train", 1e6, 1e6, 90, 90.0, GIB, 30 * GIB))
+    for shown, asked in ((page(verdict(run.id), run), True), (page(leak, run), False)):
+        assert ("Ask before the start whether it fits" in shown) is asked, (
+            "what grows without end fits nowhere"
+        )
+        assert shown.count("OOMPROOF_STOP_FILE") == 1
+        commands = re.findall(r"<pre>(oomproof run .*?)</pre>", shown)
+        assert len(commands) == len(set(commands)), "no command twice"
+    full = replace(verdict(), cause="cuda-oom", gpu=Gpu(0, 24 * GIB, 412 * MIB, 2 * GIB, None, None))
+    text = page(full, None)
+    assert (
+        "what it holds on the card is recorded" in text
+        and "--alert-gpu-above 21G" not in text.split("<pre>")[0]
+    )
+    assert "asked to save" not in text and "OOMPROOF_STOP_FILE" not in text, (
+        "the guard acts on host memory only"
+    )
+
+
 def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
     run = make_run(state, seconds=300)
     assert "unmanaged" not in page(verdict(run.id), run)
