@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -57,6 +58,15 @@ def _total(widths: Mapping[int, int]) -> int:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def folded_line(line: str, width: int) -> list[str]:
+    """A line of a report as it stands, or below itself: under the text behind its label or its dash."""
+    if len(line) <= width:
+        return [line]
+    head = re.match(r"\s*(?:[a-z]+ {2,}|- )?", line)
+    at = head.end() if head is not None else 0
+    return folded(line[:at], line[at:], width)
 
 
 def folded(head: str, text: str, width: int) -> list[str]:
