@@ -22,6 +22,7 @@ _EVENTS = 40
 _FEWEST = 4  # samples that make a curve
 _NOTICED = 0.02  # of the time: less pressure is no news
 _CLOSE = 0.05  # of the width: nearer marks share one label
+_LAST_LABEL = 0.92  # of the width: behind it a label centred on its moment leaves the card
 _LAYERS = (
     ("main", "main process"),
     ("workers", "workers"),
@@ -243,12 +244,18 @@ def _overview(timeline: Timeline) -> str:
 def _axis(timeline: Timeline) -> str:
     begin, length = timeline.window, max(-timeline.window, 0.01)
     labels = [
-        f'<span{" class=zone" if tick.zone else ""} style="left:{100 * (tick.t - begin) / length:.2f}%">'
+        f'<span{" class=zone" if tick.zone else ""} style="left:{100 * (tick.t - begin) / length:.2f}%{_inside(tick.t, timeline)}">'
         f"{tick.text}{f'<br>{tick.zone}' if tick.zone else ''}</span>"
         for tick in ticks(timeline.end_wall, begin)
     ]
     zones = " zones" if len(clock_spans(timeline.end_wall, timeline.begin)) > 1 else ""
     return f'<div class="axis{zones}"><div class="area">{"".join(labels)}</div></div>'
+
+
+def _inside(t: float, timeline: Timeline) -> str:
+    """A label at the right end stands left of its moment, in the card."""
+    last = t > timeline.window * (1 - _LAST_LABEL)
+    return ";transform:translateX(-100%)" if last else ""
 
 
 def _phases(timeline: Timeline) -> str:

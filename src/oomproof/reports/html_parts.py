@@ -13,6 +13,9 @@ from oomproof.printable import printable
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
 
+_WHOLE = re.compile(
+    r"\S{1,14}|[-+.,/:\d]+ [\d:]+|[\d.]+ \w{1,4}"
+)  # a word, a clock, a size: not broken in a table
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
@@ -47,7 +50,7 @@ def fold(title: str, body: str) -> str:
 
 def command(text: str) -> str:
     """To type: with a button that copies it, which a page without a script does not show."""
-    return f'<div class="command"><pre>{escape(text)}</pre><button type="button" class="copy" hidden>Copy</button></div>'
+    return f'<div class="command"><pre>{prose(text)}</pre><button type="button" class="copy" hidden>Copy</button></div>'
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
@@ -60,7 +63,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if at in numbers else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{' class=n' if at in numbers else ' class=k' if tag == 'td' and _WHOLE.fullmatch(cell) else ''}>{escape(cell)}</{tag}>"
             for at, cell in enumerate(row)
         )
 

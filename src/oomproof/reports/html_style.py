@@ -37,7 +37,7 @@ th,td{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical
 tr:last-child td{border-bottom:0}
 table.pairs td:first-child{color:var(--soft);width:34%;min-width:7rem}
 .processes td:first-child{min-width:7rem}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.k,th{white-space:nowrap}.scroll td:not(.k):not(.n){min-width:6.5rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar{display:block;height:4px;border-radius:2px;background:var(--main);margin-top:.3rem;min-width:1px}
 .note{color:var(--soft);font-size:.85rem}
 figure{margin:0}
@@ -120,5 +120,6 @@ footer{color:var(--soft);font-size:.82rem;margin-top:1.6rem}
 --ours:#8a5a0b;--ourssoft:#f6ecd8;--good:#2b6e47;--goodsoft:#e2f0e6;--main:#3f6f9f;--workers:#86abc9;--other:#b9c6cb;--shared:#8e7cb3;--swap:#cf8a5b;
 --cache:#e2ddd0;--job:#3f7f74;--others:#c3c9c2;--p0:#dbe6ef;--p1:#e6dfef;--p2:#e0ecdf;--p3:#f3e6d6;--p4:#eadfdf}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}body{font-size:10.5pt}main{max-width:none;padding:0}
-section,.card{break-inside:avoid;border-color:#ddd;padding:.7rem .9rem}section.long{break-inside:auto}.controls,.readout,.copy{display:none!important}details:not([open])>summary::after{content:" (folded)"}.log{max-height:none}.plot .area{height:11rem}}
+@page{margin:14mm}section,.card{border-color:#ddd;padding:.7rem .9rem}h2,.legend,.says{break-after:avoid}
+.card,.legend,.plot,.axis,.phases,.command,tr,li:not(:has(pre)),.source,.verdict{break-inside:avoid}.controls,.readout,.copy{display:none!important}details:not([open])>summary::after{content:" (folded)"}.log{max-height:none}.plot .area{height:11rem}}
 """

@@ -247,7 +247,7 @@ def test_beside_the_last_good_run_and_seen_before(state: Path) -> None:
     run = make_run(state, seconds=900, created=WALL + END + 3 * 86400)
     text = page(verdict(run.id), run)
     assert "Beside the last good run" in text and good.id in text
-    assert "<td>workers</td><td>4</td><td>16</td>" in text
+    assert "<td class=k>workers</td><td class=k>4</td><td class=k>16</td>" in text
     assert "<dt>seen before</dt><dd>2 times, first " in text
 
 
@@ -283,7 +283,9 @@ def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
         "<h1>The machine went down; memory was nearly gone (likely)</h1>" in shown and "hf_Ab1" not in shown
     )
     assert "<dt>next</dt><dd>start it again: oomproof run -- python train.py</dd>" in shown
-    assert "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td>3.3 GiB</td>" in shown
+    assert (
+        "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td class=k>3.3 GiB</td>" in shown
+    )
 
 
 def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
