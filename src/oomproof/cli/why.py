@@ -319,7 +319,7 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         "log": not arguments.no_log,
     }
     if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
-        quoted["outage"] = _outage(run, _DOCUMENT, beside_verdict=True)
+        quoted["outage"] = _outage(run, _DOCUMENT)
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
@@ -345,14 +345,14 @@ def _wrote(name: str, hint: str = "") -> None:
         tell(f"wrote {name}{hint}")
 
 
-def _outage(run: run_folders.Run, width: int, *, beside_verdict: bool = False) -> str:
+def _outage(run: run_folders.Run, width: int) -> str:
     """The machine went down: the story over all runs that were alive then."""
     from oomproof.diagnosis.outage_verdict import judge_outage
     from oomproof.evidence.outage_finder import outage_of
     from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
-    return outage_text(judge_outage(facts), width=width, beside_verdict=beside_verdict) if facts else ""
+    return outage_text(judge_outage(facts), width=width, beside_verdict=True) if facts else ""
 
 
 def _patterns(arguments: argparse.Namespace) -> int:

@@ -64,7 +64,7 @@ def collect(
     exited, why_no_exit = attempt.load_exit()
     tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
-        Missing(source, reason, "")
+        Missing(source, reason.removeprefix(f"{source}: "), "")
         for source, reason in (
             (attempt_names.STARTED, why_not_started),
             (attempt_names.EXIT, why_no_exit),
@@ -76,10 +76,13 @@ def collect(
     if case.keeper_alive:
         # it has not ended: there is none
         missing = [gap for gap in missing if gap.source != attempt_names.EXIT]
+    if case.rebooted:  # nobody lived to write it
+        missing = [gap for gap in missing if gap.source != attempt_names.EXIT or "damaged" in gap.reason]
     if case.waits:
         return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
-        missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
+        name = attempt.output_file.name
+        missing.append(Missing(name, case.output.reason.removeprefix(f"{name}: "), ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
         # reads the script: only for an end without words
         from oomproof.evidence.script_handlers import silent_handlers

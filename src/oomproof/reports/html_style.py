@@ -22,7 +22,7 @@ header .eyebrow{color:var(--soft);font-size:.85rem;margin:0}
 .bad{--tone:var(--bad);--tonesoft:var(--badsoft)}.ours{--tone:var(--ours);--tonesoft:var(--ourssoft)}
 .good{--tone:var(--good);--tonesoft:var(--goodsoft)}
 .badge{display:inline-block;background:var(--tonesoft);color:var(--tone);border-radius:99px;padding:.05rem .6rem;font-size:.8rem;font-weight:600}
-.lines{display:grid;grid-template-columns:3.2rem 1fr;gap:.35rem .8rem;margin:.9rem 0 0}
+.lines{display:grid;grid-template-columns:max-content 1fr;gap:.35rem .8rem;margin:.9rem 0 0}
 .lines dt{color:var(--soft)}.lines dd{margin:0;overflow-wrap:anywhere}
 section,.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1.1rem 1.25rem;margin:0 0 1.1rem}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.8rem 1.4rem}

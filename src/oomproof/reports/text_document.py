@@ -6,6 +6,7 @@ a table has a line of capitals above it; ``verdict``, ``why`` and ``next`` are l
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import escape
 
 from oomproof import __version__
@@ -40,7 +41,10 @@ def _part(lines: list[str]) -> Part:
     if rest and _is_head(rest[0]):
         count = len(_COLUMNS.split(rest[0].strip()))
         rows = [tuple(_COLUMNS.split(line.strip(), maxsplit=count - 1)) for line in rest]
-        return Part(title, rows=tuple(row + ("",) * (count - len(row)) for row in rows))
+        # a label and its text, below a table of many columns
+        below = next((at for at, row in enumerate(rows) if at and len(row) == 2 < count - 1), len(rows))
+        told = tuple(" ".join(line.split()) for line in rest[below:])
+        return Part(title, (), told, tuple(row + ("",) * (count - len(row)) for row in rows[:below]))
     return Part(title, lines=tuple(line.strip() for line in rest))
 
 
@@ -67,9 +71,16 @@ def html_of(parts: list[Part]) -> str:
     return "\n".join(filter(None, map(_html, parts)))
 
 
+def _labelled(labels: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{label}</dt><dd>{html_parts.prose(words)}</dd>" for label, words in labels)
+    return f'<dl class="lines">{rows}</dl>' if rows else ""
+
+
 def _html(part: Part) -> str:
+    if part.labels:
+        return f"<section>{_labelled(part.labels)}</section>"
     body = html_parts.table(part.rows[0], part.rows[1:]) if part.rows else ""
-    if part.lines and part.title:
+    if part.lines and (part.title or part.rows):
         items = "".join(f"<li>{html_parts.prose(line.removeprefix('- '))}</li>" for line in part.lines)
         body += f'<ul class="plain">{items}</ul>'
     elif part.lines:
@@ -88,16 +99,13 @@ def markdown_page(text: str) -> str:
 
 def html_page(text: str) -> str:
     title, parts = _titled(text)
-    rest = [part for part in parts if not part.labels]
-    labels = "".join(
-        f"<dt>{label}</dt><dd>{html_parts.prose(words)}</dd>"
-        for part in parts
-        for label, words in part.labels
-    )
+    # a verdict within is that of another story
+    own = [part for part in parts if part.labels and part.labels[0][0] != "verdict"]
+    rest = [part for part in parts if part not in own]
+    labels = _labelled(label for part in own for label in part.labels)
     head = (
         f'<header class="bad"><p class="eyebrow">oomproof</p><div class="verdict"><h1>{escape(title)}</h1>'
-        + (f'<dl class="lines">{labels}</dl>' if labels else "")
-        + "</div></header>"
+        f"{labels}</div></header>"
     )
     return html_parts.document(title, f"{head}\n{html_of(rest)}\n<footer>{escape(_foot())}</footer>")
 

@@ -609,6 +609,7 @@ def test_machine_went_down(attempt: Attempt) -> None:
     verdict = check(attempt.verdict(), "machine-down", "proven")
     assert "without a shutdown" in verdict.headline and "memory was nearly gone" in verdict.headline
     assert "others held 27.9 GiB" in verdict.next
+    assert "exit.json" not in [gap.source for gap in verdict.missing], "nobody lived to write it"
 
 
 def test_machine_went_down_with_memory_to_spare(attempt: Attempt) -> None:

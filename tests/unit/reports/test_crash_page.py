@@ -263,7 +263,7 @@ OUTAGE = """verdict  the machine went down; memory was nearly gone (likely)
 why      the boot id changed
 next     start it again: oomproof run -- python train.py
 
-Needed against there
+Needed and available
   it needed 4.0 GiB (as last time)
   short by 1.0 GiB
 
@@ -275,7 +275,7 @@ Who was alive
 def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
     text = text_document.markdown_page(OUTAGE)
     assert text.startswith("# The machine went down; memory was nearly gone (likely)\n")
-    assert "## Needed against there\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
+    assert "## Needed and available\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
     assert "| RUN | STARTED | HELD | COMMAND |" in text and "hf_Ab1" not in text
     assert "| nightly | 2026-09-22 14:48:20 | 3.3 GiB | python train.py --token" in text
     shown = text_document.html_page(OUTAGE)
@@ -286,6 +286,33 @@ def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
     assert (
         "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td class=k>3.3 GiB</td>" in shown
     )
+
+
+MACHINE = """the machine went down under a run once (below); 1 kill for memory
+
+TIME      VICTIM
+10:00:00  python (7)
+
+Who held what when python (7) was killed
+  PROGRAM  PROCESSES  RAM      END
+  python           2  100 MiB  killed
+  asked      python asked for 4 KiB more
+
+verdict  the machine froze
+why      memory ran out
+
+next     oomproof why a"""
+
+
+def test_another_storys_verdict_stands_in_its_place_and_a_label_is_no_row() -> None:
+    shown = text_document.html_page(MACHINE)
+    head, _, rest = shown.partition("</header>")
+    assert "<dt>next</dt><dd>oomproof why a</dd>" in head and "verdict</dt>" not in head
+    assert '<section><dl class="lines"><dt>verdict</dt><dd>the machine froze</dd><dt>why</dt>' in rest
+    assert '<ul class="plain"><li>asked python asked for 4 KiB more</li></ul>' in rest
+    assert "<th>END</th>" in rest and "<td class=k>killed</td>" in rest
+    text = text_document.markdown_page(MACHINE)
+    assert "**verdict** the machine froze" in text and "- asked python asked for 4 KiB more" in text
 
 
 def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
