@@ -43,9 +43,14 @@ def _part(lines: list[str]) -> Part:
         rows = [tuple(_COLUMNS.split(line.strip(), maxsplit=count - 1)) for line in rest]
         # a label and its text, below a table of many columns
         below = next((at for at, row in enumerate(rows) if at and len(row) == 2 < count - 1), len(rows))
-        told = tuple(" ".join(line.split()) for line in rest[below:])
+        told = tuple(map(_line, rest[below:]))
         return Part(title, (), told, tuple(row + ("",) * (count - len(row)) for row in rows[:below]))
-    return Part(title, lines=tuple(line.strip() for line in rest))
+    return Part(title, lines=tuple(map(_line, rest)))
+
+
+def _line(line: str) -> str:
+    """A label stands in a column of its own on a terminal only."""
+    return re.sub(r"^([a-z][a-z ]*?) {2,}", r"\1: ", line.strip())
 
 
 def _is_head(line: str) -> bool:

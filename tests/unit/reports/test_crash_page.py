@@ -309,10 +309,10 @@ def test_another_storys_verdict_stands_in_its_place_and_a_label_is_no_row() -> N
     head, _, rest = shown.partition("</header>")
     assert "<dt>next</dt><dd>oomproof why a</dd>" in head and "verdict</dt>" not in head
     assert '<section><dl class="lines"><dt>verdict</dt><dd>the machine froze</dd><dt>why</dt>' in rest
-    assert '<ul class="plain"><li>asked python asked for 4 KiB more</li></ul>' in rest
+    assert '<ul class="plain"><li>asked: python asked for 4 KiB more</li></ul>' in rest
     assert "<th>END</th>" in rest and "<td class=k>killed</td>" in rest
     text = text_document.markdown_page(MACHINE)
-    assert "**verdict** the machine froze" in text and "- asked python asked for 4 KiB more" in text
+    assert "**verdict** the machine froze" in text and "- asked: python asked for 4 KiB more" in text
 
 
 def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
