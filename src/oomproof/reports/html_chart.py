@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from oomproof.evidence.case_file import Growth
-from oomproof.recording.series import told_kind
+from oomproof.recording.series import told_kind, told_text
 from oomproof.reports.chart_clock import clock_spans, ticks
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
@@ -308,7 +308,7 @@ def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
     several = len(clock_spans(timeline.end_wall, timeline.begin)) > 1
     rows = "".join(
         f'<li data-t="{mark.t:.2f}"><time>{format_time(timeline.wall(mark.t), date=False, zone=several)}</time> '
-        f'<b class="{_slug(mark.kind)}">{escape(told_kind(mark.kind))}</b> {escape(mark.text)}</li>'
+        f'<b class="{_slug(mark.kind)}">{escape(told_kind(mark.kind))}</b> {escape(told_text(mark.kind, mark.text))}</li>'
         for mark in events
     )
     left_out = timeline.earlier_events + len(timeline.events) - len(events)

@@ -26,7 +26,7 @@ from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import Event, PhaseMark, told_kind
+from oomproof.recording.series import Event, PhaseMark, told_kind, told_text
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.alongside import Alongside
@@ -263,7 +263,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         lines += ["", "  what happened"]
         for event in events:
             head = f"  {_clock(event.t + recording.wall_offset)}  "
-            lines += folded(head, f"{told_kind(event.kind)}: {event.text}", width)
+            lines += folded(head, f"{told_kind(event.kind)}: {told_text(event.kind, event.text)}", width)
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))

@@ -12,7 +12,7 @@ from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.evidence.json_files import strings
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import told_kind
+from oomproof.recording.series import told_kind, told_text
 from oomproof.records import dataclass
 from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
@@ -151,7 +151,9 @@ def chronology(story: Story) -> list[Moment]:
     if peak is not None and summary is not None and peak.use == summary.peaks.use:
         moments.append(Moment(timeline.wall(peak.t), f"peak: the job held {format_size(peak.use)}", True))
     for mark in timeline.events[-60:]:
-        moments.append(Moment(timeline.wall(mark.t), f"{told_kind(mark.kind)}: {mark.text}", True))
+        moments.append(
+            Moment(timeline.wall(mark.t), f"{told_kind(mark.kind)}: {told_text(mark.kind, mark.text)}", True)
+        )
     events = {mark.text for mark in timeline.events[-60:]}
     for item in story.verdict.evidence:
         told = (

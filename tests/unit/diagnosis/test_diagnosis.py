@@ -599,6 +599,16 @@ def test_bus_error_of_a_worker_in_the_parents_words(attempt: Attempt) -> None:
     check(attempt.verdict(), "shm-exhausted", "likely")
 
 
+def test_the_stack_that_faulthandler_printed_is_shown_by_a_command(attempt: Attempt) -> None:
+    attempt.ended(signal=11)
+    attempt.output = (
+        b"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f5a9720fb80 (most recent call first):\n"
+        b'  File "train.py", line 3 in look\n'
+    )
+    verdict = check(attempt.verdict(), "segfault", "proven")
+    assert verdict.next == "read the Python stack that faulthandler printed: oomproof logs r1 | tail -n 40"
+
+
 # -- nobody saw it
 
 

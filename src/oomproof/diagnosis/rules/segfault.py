@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.diagnosis.advice import command, command_line
+from oomproof.diagnosis.advice import command, command_line, read_output
 from oomproof.diagnosis.crashes import crash_of, crash_of_another, native_stack
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
@@ -58,7 +58,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         why += f"; the Python line was {crash.where}"
         next_step = f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
     elif output_verdict:
-        next_step = f"read the Python stack that faulthandler printed at the end of {case.folder}/output.log"
+        next_step = f"read the Python stack that faulthandler printed: {read_output(case)}"
     elif case.native:
         next_step = native_stack(case)
     else:
