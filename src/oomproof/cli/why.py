@@ -9,7 +9,8 @@
   oomproof why --all a.log b.log   the same over several logs, one death each
   oomproof why --system --since "2 hours ago"    what was killed on this machine
 
-An existing file's name wins over a run's name. Texts in which nothing died are told so, with status 0.
+A log's name wins over a run's; that of a folder, a program or a script does not.
+Texts in which nothing died are told so, with status 0.
 """
 
 from __future__ import annotations

@@ -237,3 +237,10 @@ def test_a_settings_file_speaks_for_many_commands(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "oomproof.toml").write_text('wait_max = "2h"\ngpu_turn = 60\npause_max = 9\n')
     assert main(["run", "--no-wait", "--protect", "--", "true"]) == 0
+
+
+@pytest.mark.parametrize("verb", ["save", "inspect", "watch", "pause", "stop"])
+def test_a_hint_calls_a_run_by_its_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made("mine")
+    main([verb, "mine"])
+    assert run.id not in capsys.readouterr().err, "its name is shorter to type"
