@@ -303,7 +303,7 @@ def _process_told(case: CaseFile) -> tuple[str, ...]:
     if not case.grown:
         return ()
     most = case.grown[0]
-    if most.pid == case.leader and case.job is not None and case.job.processes == 1:
+    if set(case.processes) == {most.pid}:
         return ()
     what = f", {most.role}" if most.role and most.role != "main" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
