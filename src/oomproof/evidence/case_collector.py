@@ -46,6 +46,8 @@ _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown ha
 _MOST_OF = 0.98  # of the machine's memory, which ballooning may change a little
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
+_MORE_THAN_ALL = 1.1  # times what the job held: samples of its processes are some seconds apart
+
 
 def collect(
     attempt: Attempt,
@@ -83,6 +85,8 @@ def collect(
     if case.output.reason is not None:
         name = attempt.output_file.name
         missing.append(Missing(name, case.output.reason.removeprefix(f"{name}: "), ""))
+    if case.censuses and _had_gone(case, case.censuses[-1].pid):  # a script's first program, not what died
+        case = replace(case, censuses=())
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
         # reads the script: only for an end without words
         from oomproof.evidence.script_handlers import silent_handlers
@@ -132,6 +136,16 @@ def collect(
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+
+
+def _had_gone(case: CaseFile, pid: int) -> bool:
+    """Whether the job held less at its end than this process and those that were seen after it."""
+    seen, held = case.processes.get(pid), case.job.used if case.job is not None else 0
+    later = [process for process in case.processes.values() if seen is not None and process.last > seen.last]
+    if seen is None or not later:
+        return False
+    sizes = [process.used if process.share is None else process.share for process in (seen, *later)]
+    return sum(sizes) > _MORE_THAN_ALL * held
 
 
 def _without_script(case: CaseFile, folder: str) -> CaseFile:

@@ -10,7 +10,8 @@ import pytest
 from helpers_case import LEADER, MIB, Attempt
 
 from oomproof.diagnosis.judge import judge
-from oomproof.evidence.case_file import Growth
+from oomproof.evidence.case_collector import _had_gone
+from oomproof.evidence.case_file import Growth, ProcessSeen
 from oomproof.evidence.job_program import inline_code, is_native
 from oomproof.records import replace
 
@@ -97,3 +98,17 @@ def test_the_stack_of_its_crash_is_a_debuggers(attempt: Attempt, number: int) ->
     verdict = judge(attempt.case())
     assert verdict.next == "get the stack of the crash: gdb -batch -ex run -ex bt --args ./hog 400"
     assert "PYTHON" not in words_of(attempt) + " ".join(cause.test for cause in verdict.causes)
+
+
+def test_what_the_first_program_of_a_script_held_is_not_what_the_second_died_of(attempt: Attempt) -> None:
+    """A shell script of two steps: the variable that was named had gone with the first."""
+    case = replace(attempt.case(), job=replace(attempt.case().job, used=147 * MIB))  # type: ignore[type-var]
+    first = ProcessSeen(7, "worker", "python", 1.0, 9.0, 84 * MIB)
+    second = ProcessSeen(8, "worker", "python", 10.0, 12.0, 138 * MIB)
+    assert _had_gone(replace(case, processes={7: first, 8: second}), 7)
+    assert not _had_gone(replace(case, processes={7: first, 8: second}), 8)
+    small = replace(second, used=50 * MIB)
+    assert not _had_gone(replace(case, processes={7: first, 8: small}), 7), "both fit into what the job held"
+    rank = replace(first, last=12.0, used=138 * MIB, share=70 * MIB)
+    assert not _had_gone(replace(case, processes={7: rank, 8: replace(second, last=12.2, share=70 * MIB)}), 7)
+    assert not _had_gone(replace(case, processes={}), 7), "not known"
