@@ -25,7 +25,8 @@ def names_a_loader_in(text: str) -> bool:
     return bool(_LOADER.search(text))
 
 
-_BATCH = re.compile(r"batch", re.I)
+# what Dataset.map works on and writes at once is no batch of a training
+_BATCH = re.compile(r"(?<!writer_)batch(?!ed\b)", re.I)
 _POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_workers)\s*=\s*)?(\d{1,5}\b)?")
 
 

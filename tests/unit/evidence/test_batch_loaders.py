@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.batch_loaders import names_a_loader
+from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader
 
 
 def written(folder: Path, **files: str) -> str:
@@ -75,3 +75,9 @@ def test_a_module_of_the_folder_it_was_started_in(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text("DataLoader\n")
     assert not names_a_loader(script) and names_a_loader(script, (str(tmp_path),))
     assert not names_a_loader(str(tmp_path / "gone.py"))
+
+
+def test_rows_that_a_map_works_on_at_once_are_no_batch(tmp_path: Path) -> None:
+    mapped = "rows = rows.map(tokenize, batched=True, writer_batch_size=100)\n"
+    assert not names_a_batch(["python", "prep.py"], written(tmp_path, train=mapped))
+    assert names_a_batch(["python", "prep.py"], written(tmp_path, train=mapped + "batches = cut(rows)\n"))

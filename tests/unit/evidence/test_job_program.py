@@ -102,7 +102,7 @@ def test_the_stack_of_its_crash_is_a_debuggers(attempt: Attempt, number: int) ->
 
 def test_what_the_first_program_of_a_script_held_is_not_what_the_second_died_of(attempt: Attempt) -> None:
     """A shell script of two steps: the variable that was named had gone with the first."""
-    case = replace(attempt.case(), job=replace(attempt.case().job, used=147 * MIB))  # type: ignore[type-var]
+    case = replace(attempt.case(), job=replace(attempt.case().job, anon=147 * MIB, shmem=0, swap=0))  # type: ignore[type-var]
     first = ProcessSeen(7, "worker", "python", 1.0, 9.0, 84 * MIB)
     second = ProcessSeen(8, "worker", "python", 10.0, 12.0, 138 * MIB)
     assert _had_gone(replace(case, processes={7: first, 8: second}), 7)
