@@ -319,7 +319,12 @@ def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
 def _note(story: Story) -> str:
     timeline = story.timeline
     words = []
-    if story.limit and timeline.host and story.limit >= 4 * max(p.use for p in timeline.host):
+    if (
+        story.limit
+        and story.limit_was_set
+        and timeline.host
+        and story.limit >= 4 * max(p.use for p in timeline.host)
+    ):
         words.append(f"The limit of {format_size(story.limit)} lies far above and is not drawn.")
     sliced = timeline.begin < timeline.window and len(timeline.host) >= POINTS
     if sliced or len(timeline.host) > len(drawn(timeline.host, timeline)):

@@ -19,7 +19,7 @@ from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary, spill_record
-from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step
+from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step, with_last_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.reader import Peaks
@@ -279,7 +279,8 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
 def _drawn(run: Run, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow], list[Event]]:
     with run.attempt.recording().series() as series:
         events = series.events(words_only=True, last=_EVENTS, besides="agent")
-        return series.use.highest(columns), phase_rows(series), events
+        rows = with_last_step(phase_rows(series), run.attempt.agent_folder)
+        return series.use.highest(columns), rows, events
 
 
 def agent_text(run: Run) -> str | None:

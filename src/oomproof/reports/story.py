@@ -71,6 +71,11 @@ class Story:
         return self.summary.peaks.use if self.summary else None
 
     @property
+    def limit_was_set(self) -> bool:
+        """By the user; else it is what leaves the machine its floor."""
+        return self.run is not None and bool((self.run.info.get("settings") or {}).get("limit"))
+
+    @property
     def about_host_memory(self) -> bool:
         return self.verdict.kind.memory and not self.verdict.kind.gpu
 
@@ -140,7 +145,7 @@ def chronology(story: Story) -> list[Moment]:
     timeline, summary, run = story.timeline, story.summary, story.run
     if run is not None and summary is not None:
         started = float(run.started().get("wall") or run.created)
-        limit = f", limit {format_size(story.limit)}" if story.limit else ""
+        limit = f", limit {format_size(story.limit)}" if story.limit and story.limit_was_set else ""
         moments.append(Moment(started, f"started{limit}", True))
         if summary.seconds is not None and summary.state not in ("running", "paused", "unguarded"):
             moments.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
@@ -260,7 +265,8 @@ def facts(story: Story) -> list[tuple[str, str]]:
         ("peak", peak_text(peaks)),
     ]
     if story.limit:
-        rows.append(("limit", format_size(story.limit)))
+        shown = format_size(story.limit)
+        rows.append(("limit", shown if story.limit_was_set else f"none; capped at {shown}"))
     if peaks.gpu:
         rows.append(("peak on the GPU", format_size(peaks.gpu)))
     if peaks.lowest_available is not None:

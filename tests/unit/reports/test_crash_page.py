@@ -361,3 +361,14 @@ def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
     assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
     assert "python load.py (pid 77), unmanaged, up to 3.0 GiB" in text
     assert "a run of ours" not in text
+
+
+def test_what_leaves_the_machine_its_floor_is_no_limit_of_the_users(state: Path) -> None:
+    for limit, shown in ((32 * GIB, "<dd>32.0 GiB</dd>"), (None, "<dd>none; capped at 30.0 GiB</dd>")):
+        run = make_run(state, f"20260921-22150{bool(limit):d}-abc", seconds=60, settings={"limit": limit})
+        (run.attempt / "started.json").write_text(
+            json.dumps(run.attempt.started() | {"rung": {"name": "cgroup-v2", "limit": limit or 30 * GIB}})
+        )
+        text = page(verdict(run.id), Run(run.folder))
+        assert shown in text
+        assert ("lies far above" in text) is False or limit is not None
