@@ -10,6 +10,7 @@ from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.evidence.json_files import strings
+from oomproof.leaf.attempt_names import LISTENS
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import told_kind, told_text
@@ -208,7 +209,8 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
             ("Be told when the job comes near the card's size.",
              run_line(command, f"--alert-gpu-above {line}", kept=kept))
         )  # fmt: skip
-    if verdict.kind.memory and not verdict.kind.gpu:  # the guard asks for the sake of host memory only
+    # the guard asks for the sake of host memory only; a Trainer answers already
+    if verdict.kind.memory and not verdict.kind.gpu and not _listens(run):
         advice.append(
             ("Let the job save when it is asked to, and give it time: the script looks for the file named in "
              "OOMPROOF_STOP_FILE. --stop-signal USR1 is for a script that handles SIGUSR1.",
@@ -220,6 +222,10 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
                 (f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant)
             )
     return advice
+
+
+def _listens(run: Run | None) -> bool:
+    return run is not None and any(run.attempt.agent_folder.glob(f"*-{LISTENS}"))
 
 
 def _flags_next_time(story: Story) -> tuple[tuple[str, str], ...]:
