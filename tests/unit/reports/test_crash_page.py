@@ -334,6 +334,9 @@ def test_how_to_prevent_it_fits_the_cause(state: Path) -> None:
         assert shown.count("OOMPROOF_STOP_FILE") == 1
         commands = re.findall(r"<pre>(oomproof run .*?)</pre>", shown)
         assert len(commands) == len(set(commands)), "no command twice"
+    run.attempt.agent_folder.mkdir(exist_ok=True)
+    (run.attempt.agent_folder / "4067-listens.txt").write_text("1\nthe Hugging Face Trainer\n")
+    assert "OOMPROOF_STOP_FILE" not in page(verdict(run.id), run), "it answers already"
     full = replace(verdict(), cause="cuda-oom", gpu=Gpu(0, 24 * GIB, 412 * MIB, 2 * GIB, None, None))
     text = page(full, None)
     assert (
