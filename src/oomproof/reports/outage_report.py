@@ -8,6 +8,7 @@ from oomproof.diagnosis.advice import as_flag, run_line
 from oomproof.diagnosis.outage_verdict import Outage
 from oomproof.evidence.case_evidence import other_text
 from oomproof.reports.table_text import folded_line, table
+from oomproof.reports.verdict_text import labelled
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
@@ -16,9 +17,9 @@ def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = Fals
     facts = outage.facts
     parts = []
     if not beside_verdict:
-        head = f"verdict  {outage.headline} ({outage.certainty})"
-        lines = [head, f"why      {_why(outage)}", f"next     {_next(outage)}"]
-        parts.append("\n".join(part for line in lines for part in folded_line(line, width)))
+        head = f"{outage.headline} ({outage.certainty})"
+        told = (("verdict", head), ("why", _why(outage)), ("next", _next(outage)))
+        parts.append("\n".join(labelled(name, text, width) for name, text in told))
     sums = _arithmetic(outage)
     if sums:
         lines = [part for line in sums for part in folded_line(f"  {line}", width)]
@@ -43,7 +44,7 @@ def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = Fals
             )
         parts.append("\n".join(lines))
     if beside_verdict:
-        parts.append("\n".join(folded_line(f"next     {_next(outage)}", width)))
+        parts.append(labelled("next", _next(outage), width))
     return "\n\n".join(parts)
 
 

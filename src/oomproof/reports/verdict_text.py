@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from typing import TextIO
 
@@ -15,6 +16,8 @@ from oomproof.units import format_size, format_time
 
 COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _LABEL = " " * 9
+_COMMAND = re.compile(r"(?<![\w/])(?:\w+=\S+ )*(?:oomproof (?:run|profile)|gdb) ")
+_GLUE = "\ue000"  # nobody's
 _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 
 
@@ -22,7 +25,7 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
     headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
     label, why, following = (
-        printable(_told(name, text, width))
+        printable(labelled(name, text, width))
         for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
     )
     if colour:
@@ -61,7 +64,7 @@ def _coloured(text: str, tone: str) -> str:
     return f"\x1b[1;{COLOURS[tone]}m{text}\x1b[0m"
 
 
-def _told(label: str, text: str, width: int | None) -> str:
+def labelled(label: str, text: str, width: int | None) -> str:
     line = f"{label:9}{_line(text)}"
     return "\n".join(_wrapped(line, "", width, _LABEL)) if width else line
 
@@ -97,10 +100,10 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
             where.append(f"asked    {format_size(gpu.requested_bytes)}")
         else:
             card = gpu.index if gpu.index is not None else "?"
-            where.append(_told("gpu", f"{card}: {', '.join(sizes)}", width))
+            where.append(labelled("gpu", f"{card}: {', '.join(sizes)}", width))
     causes = notable(verdict)
     if len(causes) == 1 and causes[0].test and not verdict.kind.good:
-        where.append(_told("test", causes[0].test, width))
+        where.append(labelled("test", causes[0].test, width))
     parts.append("\n".join(where))
     if len(causes) > 1:
         lines = ["Causes, most likely first"]
@@ -142,12 +145,44 @@ def _line(text: str) -> str:
 
 
 def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
-    """Lines of at most that width; what is typed or looked up (paths, flags) is not broken."""
-    return textwrap.wrap(
-        _line(text) if hanging is None else text,
+    """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
+    a command is another one, and a terminal breaks a long line without a newline to copy."""
+    lines = textwrap.wrap(
+        _glued(_line(text) if hanging is None else text),
         max(_NARROW, width),
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    # what is copied by a click on its line is the command alone
+    return [(line.rstrip(",;") if _GLUE in line else line).replace(_GLUE, " ") for line in lines]
+
+
+def _glued(text: str) -> str:
+    """With another character for the spaces of such commands."""
+    parts, at = [], 0
+    for match in _COMMAND.finditer(text):
+        if match.start() < at:
+            continue
+        end = _end_of_command(text, match.end())
+        if " -- " in text[match.start() : end] or " --args " in text[match.start() : end]:
+            parts += [text[at : match.start()], text[match.start() : end].replace(" ", _GLUE)]
+            at = end
+    return "".join(parts) + text[at:]
+
+
+def _end_of_command(text: str, at: int) -> int:
+    """Where our own sentence goes on: what `shlex.join` wrote has none of these outside of quotes."""
+    quote = ""
+    while at < len(text):
+        if quote and text[at] == "\\":
+            at += 1
+        elif text[at] == quote:
+            quote = ""
+        elif not quote and text[at] in "'\"":
+            quote = text[at]
+        elif not quote and text.startswith(("; ", ", ", " ("), at):
+            return at
+        at += 1
+    return len(text)
