@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from oomproof.printable import one_line
+from oomproof.reports.whole_commands import glued, has_command, restored
 
 Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
 
@@ -71,7 +72,10 @@ def folded_line(line: str, width: int) -> list[str]:
 
 def folded(head: str, text: str, width: int) -> list[str]:
     """``head`` and the text behind it, on lines of that width; what follows stands under the text's beginning."""
-    lines = textwrap.wrap(
-        one_line(text), max(20, width - len(head)), break_on_hyphens=False, drop_whitespace=True
+    whole = glued(one_line(text))
+    lines = restored(
+        textwrap.wrap(
+            whole, max(20, width - len(head)), break_on_hyphens=False, break_long_words=not has_command(whole)
+        )
     )
     return [(head if number == 0 else " " * len(head)) + line for number, line in enumerate(lines or [""])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from typing import TextIO
 
@@ -11,13 +10,12 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
 from oomproof.printable import printable, wants_colour
+from oomproof.reports import whole_commands
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
 COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _LABEL = " " * 9
-_COMMAND = re.compile(r"(?<![\w/])(?:\w+=\S+ )*(?:oomproof (?:run|profile)|gdb) ")
-_GLUE = "\ue000"  # nobody's
 _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 
 
@@ -148,41 +146,11 @@ def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> 
     """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
     a command is another one, and a terminal breaks a long line without a newline to copy."""
     lines = textwrap.wrap(
-        _glued(_line(text) if hanging is None else text),
+        whole_commands.glued(_line(text) if hanging is None else text),
         max(_NARROW, width),
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    # what is copied by a click on its line is the command alone
-    return [(line.rstrip(",;") if _GLUE in line else line).replace(_GLUE, " ") for line in lines]
-
-
-def _glued(text: str) -> str:
-    """With another character for the spaces of such commands."""
-    parts, at = [], 0
-    for match in _COMMAND.finditer(text):
-        if match.start() < at:
-            continue
-        end = _end_of_command(text, match.end())
-        if " -- " in text[match.start() : end] or " --args " in text[match.start() : end]:
-            parts += [text[at : match.start()], text[match.start() : end].replace(" ", _GLUE)]
-            at = end
-    return "".join(parts) + text[at:]
-
-
-def _end_of_command(text: str, at: int) -> int:
-    """Where our own sentence goes on: what `shlex.join` wrote has none of these outside of quotes."""
-    quote = ""
-    while at < len(text):
-        if quote and text[at] == "\\":
-            at += 1
-        elif text[at] == quote:
-            quote = ""
-        elif not quote and text[at] in "'\"":
-            quote = text[at]
-        elif not quote and text.startswith(("; ", ", ", " ("), at):
-            return at
-        at += 1
-    return len(text)
+    return whole_commands.restored(lines)
