@@ -14,7 +14,7 @@ from oomproof.recording.run_folders import Run
 from oomproof.reports import html_code, html_memory, html_proof, report_file, text_document
 from oomproof.reports.chart_clock import clock_text
 from oomproof.reports.html_chart import chart
-from oomproof.reports.html_parts import command, document, fold, pairs, prose, section, table
+from oomproof.reports.html_parts import command, document, fold, pairs, prose, section, table, whole_sizes
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, prevention, sentence, tell, when
 from oomproof.reports.verdict_selection import how
@@ -68,7 +68,7 @@ def _head(story: Story) -> str:
     )
     return (
         f'<header class="{story.tone}"><p class="eyebrow">oomproof · {about}</p><div class="verdict">'
-        f"<h1>{escape(told)}</h1>"
+        f"<h1>{whole_sizes(told)}</h1>"
         f'<p>{headline}{badge}<span class="note">{verdict.probability:.0%}</span></p>'
         f'<dl class="lines"><dt>why</dt><dd>{prose(verdict.why)}</dd><dt>next</dt><dd>{prose(verdict.next)}</dd></dl></div>'
         + (f'<dl class="card facts">{cells}</dl>' if cells else "")

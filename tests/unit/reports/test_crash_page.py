@@ -324,6 +324,11 @@ def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
     assert "<td>a --b</td>" in shown, "only in sentences"
 
 
+def test_a_size_of_the_headline_stays_on_its_line(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    assert "<h1>Killed at 30.3 of 32.0&nbsp;GiB after 15&nbsp;min</h1>" in page(verdict(run.id), run)
+
+
 def test_how_to_prevent_it_fits_the_cause(state: Path) -> None:
     run = make_run(state, seconds=900, settings={"limit": 32 * GIB}, flags={"grace": "9"})
     leak = replace(verdict(run.id), growth=Growth("growing", "train", 1e6, 1e6, 90, 90.0, GIB, 30 * GIB))
