@@ -90,6 +90,9 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
 def test_in_the_background(lab: Lab, job: subprocess.Popen[str]) -> None:
     away = lab.run("adopt", str(job.pid), "--detach", "--name", "away")
     assert away.returncode == 0 and "watching pid" in away.stderr
+    assert "oomproof runs show away" in away.stderr and "logs" not in away.stderr, "its output is not ours"
+    told = lab.run("logs", "-f", "away")
+    assert told.returncode == 0 and "its output is where it always went" in told.stderr
     until(lambda: running(lab), "it to stand in the ledger")
     assert job.stdin is not None
     job.stdin.close()

@@ -53,10 +53,17 @@ def _show(text: str) -> int:
     if kind == "ok":
         run_id, _, sentence = rest.partition("\n")
         print(run_id)
-        called = run_folders.to_type(run_folders.Run(run_folders.runs_folder() / run_id))
+        run = run_folders.Run(run_folders.runs_folder() / run_id)
+        called = run_folders.to_type(run)
+        # the output of one that was adopted is not ours
+        look = (
+            f"look:    oomproof runs show {called}"
+            if run.info.get("adopted")
+            else f"follow:  oomproof logs -f {called}"
+        )
         print(
             f"oomproof: {sentence}\n"
-            f"  follow:  oomproof logs -f {called}\n  wait:    oomproof wait {called}\n"
+            f"  {look}\n  wait:    oomproof wait {called}\n"
             f"  stop:    oomproof stop {called}",
             file=sys.stderr,
         )

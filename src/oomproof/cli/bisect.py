@@ -4,9 +4,12 @@ Each experiment is an `oomproof run` of its own, one after the other: the baseli
 factor changed at a time, then, where none of them turns the outcome, two at a time. A death counts by the verdict's cause;
 what fails for another reason counts neither as dying nor as living.
 
-  oomproof bisect --vary bs=32,8,4 --vary accum=16,1 -- python train.py --bs {bs} --accum {accum}
-  oomproof bisect --limit 8G --max-time 10m --vary workers=8,0 -- python train.py --workers {workers}
-  oomproof bisect --vary bs=32,8 --env OMP_NUM_THREADS=1 -- python train.py --bs {bs}
+  oomproof bisect --vary bs=32,8,4 --vary accum=16,1 -- \\
+      python train.py --bs {bs} --accum {accum}
+  oomproof bisect --limit 8G --max-time 10m --vary workers=8,0 -- \\
+      python train.py --workers {workers}
+  oomproof bisect --vary bs=32,8 --env OMP_NUM_THREADS=1 -- \\
+      python train.py --bs {bs}
   oomproof bisect --vary fast=--fast, -- python train.py {fast}     with the switch, and without
   oomproof bisect --resume ...                                  the same again: what has ended is not run twice
 

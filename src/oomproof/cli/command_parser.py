@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -13,6 +14,8 @@ from oomproof.printable import terminal_columns
 # argparse looks for translations of its headings, of which there are none, by way of `locale`: 0.4 MiB and a millisecond.
 argparse._ = str  # type: ignore[attr-defined]
 
+_BESIDE, _BELOW = 30, 8  # columns: the least beside an example, and the indent below it
+
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""
@@ -21,13 +24,33 @@ class Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=terminal_columns() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Sentences are wrapped; examples stay as they are."""
+        """Sentences are wrapped, and what stands beside an example; the example itself is one line to copy."""
         import textwrap
 
         lines: list[str] = []
         for fixed, block in blocks_of(text):
-            lines += block if fixed else textwrap.wrap(" ".join(block), width, break_on_hyphens=False)
+            if fixed:
+                lines += [part for line in block for part in example_lines(line, width)]
+            else:
+                lines += textwrap.wrap(" ".join(block), width, break_on_hyphens=False)
         return "\n".join(lines)
+
+
+def example_lines(line: str, width: int) -> list[str]:
+    """A command and what it does: that goes on in its own column, or below where there is no space beside it."""
+    import textwrap
+
+    split = re.match(r"(\s*\S.*?\S)(\s{2,})(\S.*)$", line)
+    if len(line) <= width or split is None:
+        return [line]
+    command, gap, told = split.groups()
+    column = len(command) + len(gap)
+    below = width - column < _BESIDE
+    indent = " " * (_BELOW if below else column)
+    wrapped = textwrap.wrap(
+        told, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return [command, *wrapped] if below else [command + gap + wrapped[0].lstrip(), *wrapped[1:]]
 
 
 def blocks_of(text: str) -> Iterator[tuple[bool, list[str]]]:

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     # As a user would: a command of its own, with the terminal as it is.
     command = [*OWN_COMMAND, "run", "--limit", "256M", "--grace", "4"]
-    job = [sys.executable, "-I", str(JOB)]
+    job = [sys.executable, "-P", str(JOB)]  # its folder holds an inspect.py
     done = subprocess.run([*command, "--name", "demo", "--", *job], check=False, env={**os.environ, OFF: "1"})
     if done.returncode not in (NOT_NOW, INTERRUPTED):
         _say("", f"The demo did not go as planned (status {done.returncode}): oomproof runs show demo")

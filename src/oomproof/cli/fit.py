@@ -5,12 +5,16 @@ from lines between them. The answer is the table that people make by hand, conse
 
 examples:
   oomproof fit -- python train.py --batch-size {batch}
-  oomproof fit --effective 512 -- python train.py --batch-size {batch} --accum {accum} --workers {workers}
-  oomproof fit -- python train.py --batch-size 64 --num_workers 16        arguments that tell what they are need no braces
+  oomproof fit --effective 512 -- python train.py --batch-size {batch} \\
+      --accum {accum} --workers {workers}
+  oomproof fit -- python train.py --batch-size 64 --num_workers 16      arguments that tell what they are need no braces
   oomproof fit --gpu 24G --ram 30G -- python train.py --bs {batch}         for another machine
-  oomproof fit --knob ckpt=,--gradient-checkpointing -- python train.py --bs {batch} {ckpt}
-  oomproof fit --knob lora=,--lora --each lora -- python train.py --bs {batch} {lora}     a table with and one without
-  oomproof fit --knob seq_len=2048,1024,512 --order seq_len,batch -- python train.py --bs {batch} --seq_len {seq_len}
+  oomproof fit --knob ckpt=,--gradient-checkpointing -- python train.py \\
+      --bs {batch} {ckpt}
+  oomproof fit --knob lora=,--lora --each lora -- \\
+      python train.py --bs {batch} {lora}     a table with and one without
+  oomproof fit --knob seq_len=2048,1024,512 --order seq_len,batch -- \\
+      python train.py --bs {batch} --seq_len {seq_len}
 
 {batch}, {accum}, {workers}, {prefetch} and {eval_batch} need no description; any other name needs a --knob with its values, the
 preferred first. Where not even the smallest batch fits, they are given up in this order, or in that of --order: gradient

@@ -29,6 +29,7 @@ from oomproof.remedies.fix_proposal import Proposal, propose
 from oomproof.remedies.fix_record import figures_of_attempt, key_of
 from oomproof.remedies.fix_store import Fix
 from oomproof.reports import fix_text
+from oomproof.reports.table_text import folded
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +96,7 @@ def _about(of_run: Run, proposal: Proposal) -> dict[str, Any]:
 
 def _print(of_run: Run, proposal: Proposal, applied: Fix | None) -> None:
     colour, width = wants_colour(sys.stdout), min(140, terminal_columns(110))
-    lines = [f"run      {of_run.name}: {proposal.headline}", ""]
+    lines = [*folded("run      ", f"{of_run.name}: {proposal.headline}", width), ""]
     lines += fix_text.fix_lines(proposal.plan, proposal.texts, proposal.shown, width, colour)
     if proposal.texts and (pace := pace_text(figures_of_attempt(of_run.attempt)[0])):
         lines += [f"time: {pace} so far; the next run shows how that changes", ""]

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not censuses:
         raise OomproofError(
             f"{target.name} is not running ({target.state()}), and its variables were not looked at while it did",
-            f"why it ended: oomproof why {target.id}; next time: oomproof run --census 10m -- CMD",
+            f"why it ended: oomproof why {run_folders.to_type(target)}; next time: oomproof run --census 10m -- CMD",
         )
     censuses = [census for census in censuses if census.pid == censuses[-1].pid]
     started = target.place[0]
@@ -108,7 +108,8 @@ def _answered(target: run_folders.Run, pid: int, request: str, timeout: float) -
             again = now + _AGAIN
         if not target.job_lives():
             raise OomproofError(
-                f"{target.name} ended before it answered", f"see why: oomproof why {target.id}"
+                f"{target.name} ended before it answered",
+                f"see why: oomproof why {run_folders.to_type(target)}",
             )
         time.sleep(_TICK)
     return None

@@ -34,6 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     if target.waits():  # it printed nothing, and nobody would see why
         told = "; ".join(target.waits_for()) or "for memory"
         print(f"oomproof: {target.name} was not started yet, it waits: {told}", file=sys.stderr)
+    if target.info.get("adopted"):  # nothing would come, however long one follows
+        print(
+            f"oomproof: {target.name} was taken under watch while it ran: its output is where it always went",
+            file=sys.stderr,
+        )
+        return 0
     attempt = target.attempt
     if target.number is None and not arguments.follow and len(target.attempts()) > 1:
         name = run_folders.to_type(target)

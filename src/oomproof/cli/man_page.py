@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 
 from oomproof import __version__
-from oomproof.cli.command_parser import blocks_of
+from oomproof.cli.command_parser import blocks_of, example_lines
 from oomproof.cli.main import overview
 from oomproof.cli.verb_list import Verb, verbs
 
+_WIDTH = 69  # columns beside the margins of a page of 80
 _END = r"""
 .SH FILES
 .TP
@@ -73,7 +74,8 @@ def _description(text: str) -> list[str]:
     lines = []
     for fixed, block in blocks_of(text):
         if any(block):
-            body = "\n".join(_text(line if fixed else line.strip()) for line in block if line)
+            parts = [part for line in block for part in example_lines(line, _WIDTH)] if fixed else block
+            body = "\n".join(_text(line if fixed else line.strip()) for line in parts if line)
             lines.append(f".PP\n.RS 2\n.nf\n{body}\n.fi\n.RE" if fixed else f".PP\n{body}")
     return lines
 

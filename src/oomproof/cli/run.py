@@ -13,8 +13,8 @@ kernel picks a victim.
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
   oomproof run --need auto -- python train.py     sizes it first, on a virtual GPU, and reserves that
   oomproof run --spill 8G -- python train.py      the one batch that does not fit the GPU runs slowly
-  oomproof run --retry 3 -- python train.py --batch-size 64 --accum 1 --workers 16
-  oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
+  oomproof run --retry 3 -- python train.py --batch-size 64 --workers 16
+  oomproof run --alert-desktop -- python train.py   tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
 75 not now, for want of memory (--no-wait, --wait-max; also when the guard asked the job to stop and it exited with code 0)

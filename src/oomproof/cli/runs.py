@@ -75,7 +75,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--total", metavar="SIZE", help="keep the newest that fit into this size: 2G")
     prune.add_argument("--dry-run", action="store_true", help="only say which (the default)")
     prune.add_argument("--yes", action="store_true", help="remove them")
-    for action in (show, compare, rm, prune):
+    for action in (show, compare, kills, rm, prune):
         # SUPPRESS: `runs --json show X` and `runs show X --json` both count
         action.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output"
@@ -136,6 +136,12 @@ def _kills(arguments: argparse.Namespace) -> int:
     if arguments.system and not arguments.keep:
         raise OomproofError("--system goes with --keep", "sudo oomproof runs kills --keep --system", USAGE)
     if arguments.keep:
+        refuse(
+            arguments,
+            ("json",),
+            "does not go with --keep, which prints nothing",
+            "oomproof runs kills --json",
+        )
         since = since or stored_kills.last_time(arguments.system) - _DAY  # not each time the whole journal
         stored_kills.keep(system_kills(max(0.0, since), kept=()).kills, arguments.system)
         return 0

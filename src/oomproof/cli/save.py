@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not target.keeper_lives():
         raise OomproofError(
             f"{target.name} is not running ({target.state()})",
-            f"see how it ended: oomproof runs show {target.id}; list what runs: oomproof runs",
+            f"see how it ended: oomproof runs show {run_folders.to_type(target)}; list what runs: oomproof runs",
         )
     attempt = target.attempt
     listening = requests.listeners(attempt, "save")
@@ -65,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"oomproof: {_saved(target, began)}; {target.name} continues", file=sys.stderr)
             return 0
         if target.exit() or not target.keeper_lives():
-            raise OomproofError(f"{target.name} ended before it saved", f"see why: oomproof why {target.id}")
+            raise OomproofError(
+                f"{target.name} ended before it saved", f"see why: oomproof why {run_folders.to_type(target)}"
+            )
         time.sleep(_TICK)
     raise OomproofError(
         f"not saved within {format_duration(arguments.timeout)}",

@@ -5,8 +5,11 @@ Each trial is an `oomproof run` of its own. Values come from --param or from a s
 Optuna's (pip install 'oomproof[sweep]'), grid and random need nothing. The metric is read from what the script prints (loss=0.5, JSON, the Trainer's
 dictionaries, Lightning's table), from oomproof.report_metric(loss=0.5), or from the file OOMPROOF_METRIC_FILE names.
 
-  oomproof sweep --param lr=1e-5..1e-3:log --param batch=16,32,64 --trials 20 --metric loss -- python train.py --lr {lr} --batch-size {batch}
-  oomproof sweep --param batch=64,128 --limit 8G -- python train.py --batch-size {batch} --accum {accum}
+  oomproof sweep --param lr=1e-5..1e-3:log --param batch=16,32,64 \\
+      --trials 20 --metric loss -- \\
+      python train.py --lr {lr} --batch-size {batch}
+  oomproof sweep --param batch=64,128 --limit 8G -- \\
+      python train.py --batch-size {batch} --accum {accum}
   oomproof sweep sweep.yaml --parallel 4              a file of wandb's: program, method, metric, parameters
   oomproof sweep resume [NAME]                        after a kill, a reboot, Ctrl-C; with --trials 40 for more
   oomproof sweep resume --retry-failed                also what failed or was skipped

@@ -17,10 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import one_line
+from oomproof.printable import one_line, terminal_columns
 from oomproof.recording import run_folders
+from oomproof.reports.table_text import folded_line
 from oomproof.reports.trend_figures import trend_json
 from oomproof.reports.trend_text import Answer, answer_of, trend_lines
 from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu_limit is not None and is_file:
         raise OomproofError("--gpu-limit is for a run; of a table: --limit", status=USAGE)
     lines, answer = _of_table(arguments, limit) if is_file else _of_run(what, limit, gpu_limit)
+    if sys.stdout.isatty():
+        lines = [part for line in lines for part in folded_line(line, terminal_columns())]
     print(json.dumps(answer, indent=2) if arguments.json else "\n".join(lines))
     return 0
 

@@ -37,13 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("unguarded",))
     if target.waits():
         raise OomproofError(
-            f"{target.name} does not run now: it waits", f"see for what: oomproof runs show {target.id}"
+            f"{target.name} does not run now: it waits",
+            f"see for what: oomproof runs show {run_folders.to_type(target)}",
         )
     target = live_run(target.id, 0)
     lock = state_files.take_lock(target.guard_lock)
     if lock is None:
         raise OomproofError(
-            f"{target.name} is guarded already", f"follow its output: oomproof logs -f {target.id}", 0
+            f"{target.name} is guarded already",
+            f"follow its output: oomproof logs -f {run_folders.to_type(target)}",
+            0,
         )
     from oomproof.cli.logs import follow
     from oomproof.runner import stand_in

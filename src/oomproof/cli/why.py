@@ -9,7 +9,8 @@
   oomproof why --all a.log b.log   the same over several logs, one death each
   oomproof why --system --since "2 hours ago"    what was killed on this machine
 
-An existing file's name wins over a run's name. Texts in which nothing died are told so, with status 0.
+A log's name wins over a run's; that of a folder, a program or a script does not.
+Texts in which nothing died are told so, with status 0.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from oomproof.printable import coloured_stream, printable, tell, terminal_column
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
+    from oomproof.diagnosis.pattern_facts import Ending
     from oomproof.diagnosis.verdict import Verdict
 
 _INPUT_WAIT = 0.1  # seconds
@@ -147,9 +149,23 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
 
 
 def _are_files(what: list[str]) -> bool:
-    return bool(what) and (
-        (len(what) > 1 and not _are_runs(what)) or what[0] == "-" or os.path.exists(what[0])
-    )
+    if len(what) != 1:
+        return bool(what) and not _are_runs(what)
+    return what[0] == "-" or (os.path.exists(what[0]) and not _names_runs(what[0]))
+
+
+def _names_runs(word: str) -> bool:
+    """Of a word that is a path too: a folder or a program that is called as a run is, or a script that was run. A log wins."""
+    if "/" in word:
+        return False
+    if word.endswith(".py"):
+        return _newest_of_script(word) is not None
+    return os.access(word, os.X_OK) and any(run.info.get("name") == word for run in run_folders.list_runs())
+
+
+def _newest_of_script(name: str) -> run_folders.Run | None:
+    scripts = ((run, (run.info.get("code") or {}).get("script")) for run in run_folders.list_runs())
+    return next((run for run, script in scripts if os.path.basename(script or "") == name), None)
 
 
 def _are_runs(what: list[str]) -> bool:
@@ -288,6 +304,8 @@ def _found(name: str | None) -> run_folders.Run:
     except OomproofError:
         if name is None or not ("/" in name or "." in name):
             raise
+        if (run := _newest_of_script(name)) is not None:
+            return run
         hint = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
         raise OomproofError(f"no file and no run is called {name!r}", hint, USAGE) from None
 
@@ -302,7 +320,7 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         "log": not arguments.no_log,
     }
     if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
-        quoted["outage"] = _outage(run, _DOCUMENT, beside_verdict=True)
+        quoted["outage"] = _outage(run, _DOCUMENT)
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
@@ -328,14 +346,14 @@ def _wrote(name: str, hint: str = "") -> None:
         tell(f"wrote {name}{hint}")
 
 
-def _outage(run: run_folders.Run, width: int, *, beside_verdict: bool = False) -> str:
+def _outage(run: run_folders.Run, width: int) -> str:
     """The machine went down: the story over all runs that were alive then."""
     from oomproof.diagnosis.outage_verdict import judge_outage
     from oomproof.evidence.outage_finder import outage_of
     from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
-    return outage_text(judge_outage(facts), width=width, beside_verdict=beside_verdict) if facts else ""
+    return outage_text(judge_outage(facts), width=width, beside_verdict=True) if facts else ""
 
 
 def _patterns(arguments: argparse.Namespace) -> int:
@@ -343,18 +361,23 @@ def _patterns(arguments: argparse.Namespace) -> int:
     from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
     from oomproof.reports.pattern_report import patterns_text
 
-    what = arguments.what
-    endings = (
-        endings_of_texts(what)
-        if _are_files(what)
-        else endings_of_runs(
-            dict.fromkeys(run for name in what or [run_folders.find(None).name] for run in runs_of(name))
-        )
-    )
+    what, following = arguments.what, ""
+    if _are_files(what):
+        endings = endings_of_texts(what)
+    else:
+        names = what or [run_folders.find(None).name]
+        endings = endings_of_runs(dict.fromkeys(run for name in names for run in runs_of(name)))
+        following = _why_the_last(endings)
     patterns = find_patterns(endings, _intervals(arguments.interval))
     if arguments.md or arguments.html:
-        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT))
-    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()))
+        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT) + following)
+    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()) + following)
+
+
+def _why_the_last(endings: list[Ending]) -> str:
+    """The command that explains the newest death, as a paragraph of its own."""
+    last = next((ending for ending in reversed(endings) if ending.died), None)
+    return f"\n\nnext     oomproof why {run_folders.to_type(run_folders.find(last.label))}" if last else ""
 
 
 def _intervals(words: list[str]) -> dict[str, int]:

@@ -40,6 +40,9 @@ ONE_DATA_COPY = Remedy(
     "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
     change=Change("code", "data"),
 )
+LESS_DATA = Remedy(
+    "less data at a time: read it in pieces or map it, free what is done with", change=Change("code", "data")
+)
 
 LOAD_LESS = "load less at a time: stream or map the data, weights once and in a smaller type"
 WEIGHTS_ONCE = Remedy(
@@ -214,7 +217,8 @@ def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...
         return (*_less_pinned(case), *measured, ONE_DATA_COPY, WEIGHTS_ONCE)
     fewer = _fewer_workers(case, allowed)
     if without_batches(case):
-        return (*_less_pinned(case), *fewer, *((IN_CHUNKS,) if case.pool or fewer else ()), ONE_DATA_COPY)
+        data = LESS_DATA if case.native else ONE_DATA_COPY
+        return (*_less_pinned(case), *fewer, *((IN_CHUNKS,) if case.pool or fewer else ()), data)
     return (*_less_pinned(case), *fewer, ONE_DATA_COPY, half_the_batch(case))
 
 

@@ -1,7 +1,8 @@
-"""Which crash that Python saw belongs to a death."""
+"""Which crash that Python saw belongs to a death, and how to see the line of a program that is no Python."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 
 from oomproof.evidence.agent_files import Crash
@@ -32,3 +33,8 @@ def crash_of_another(case: CaseFile, number: int) -> Crash | None:
     if crash is None or crash.pid == case.leader:
         return None
     return crash if end is None or crash.wall is None or 0 <= end - crash.wall + 1 <= _RECENT else None
+
+
+def native_stack(case: CaseFile) -> str:
+    """What to type for the line of a compiled program."""
+    return f"get the stack of the crash: gdb -batch -ex run -ex bt --args {shlex.join(case.argv)}"

@@ -13,6 +13,7 @@ from oomproof.units import format_size
 
 _NAMED = 3
 _MOSTLY = 0.3  # of the job's growth
+_AT_MOST_OF_IT = 2.0  # times what the job grew by: more was loaded in between
 _MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
 _AT_MOST = 1.3  # of what they take: pages hold a few others too
 _MOST = 0.5  # of what the job held
@@ -62,9 +63,21 @@ def kept_in(case: CaseFile, growth: Growth) -> str:
         least = _MOSTLY * (growth.to_bytes - growth.from_bytes)
         still = {rise.thing.key for rise in grown(case.censuses) if rise.thing.ram - rise.before >= least}
     else:
-        return ""
+        still = _by_the_step(case, growth.bytes_per_step or 0.0)
     rises = (rise for rise in grown(case.censuses) if rise.thing.key in still and not rise.thing.part)
     return next((_rise_text(case, rise) for rise in rises), "")
+
+
+def _by_the_step(case: CaseFile, per_step: float) -> set[tuple[str, ...]]:
+    """What grew from the first census of the training to the last, in each step about as much as the job did at its end."""
+    trained = [census for census in case.censuses if census.step]
+    made = (trained[-1].step or 0) - (trained[0].step or 0) if trained else 0
+    expected = per_step * made
+    return {
+        rise.thing.key
+        for rise in grown(trained)
+        if 0 < _MOSTLY * expected <= rise.thing.ram - rise.before <= _AT_MOST_OF_IT * expected
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from oomproof.diagnosis.advice import (
     HALF_THE_BATCH,
     IN_CHUNKS,
+    LESS_DATA,
     LOAD_LESS,
     ONE_DATA_COPY,
     WEIGHTS_ONCE,
@@ -41,6 +43,7 @@ KEPT = Remedy(
     "find what is kept from step to step: losses and outputs without .item() or .detach(), lists and caches that only grow",
     change=Change("code", "growth"),
 )
+KEPT_NATIVE = Remedy("find what it allocates and never frees", change=Change("code", "growth"))
 KEPT_IN_EVAL = Remedy(
     "keep less of each evaluation: metrics in place of all outputs, .cpu() for what must stay, torch.no_grad()",
     change=Change("code", "growth"),
@@ -134,7 +137,7 @@ def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
 def _about_growth(
     case: CaseFile, growth: Growth, limit: int | None, beside: tuple[Remedy, ...]
 ) -> MemoryAnswer:
-    kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT
+    kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT_NATIVE if case.native else KEPT
     told = f"it {growth_text(growth)}"
     longer = _only_longer(case, growth, limit)
     where = _KEPT_WHERE.get(growth.phase, "from step to step")
@@ -148,6 +151,8 @@ def _about_growth(
     elif growth.made_at:
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
         following = f"{growth.made_at}; a smaller batch only delays the end. Then {command(case)}"
+    elif case.native:
+        following = f"find what it never frees: oomproof profile --with valgrind -- {shlex.join(case.argv)}, with a small input"
     elif growth.not_a_leak:
         kept = Remedy(growth.not_a_leak, "measured", change=Change("env", "MALLOC_ARENA_MAX", after="2"))
         following = f"{growth.not_a_leak}: MALLOC_ARENA_MAX=2 {command(case)}"
@@ -246,7 +251,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
         )
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
         following = f"{learn}{_at_limit(case, raised[0])}, {or_else}"
-    elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, IN_CHUNKS):
+    elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, LESS_DATA, IN_CHUNKS):
         following = f"{smaller[0].title}; then {command(case)}"
     elif change is not None and change.command is not None:
         following = change.command
@@ -314,10 +319,12 @@ def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:
 
 
 def _process_told(case: CaseFile) -> tuple[str, ...]:
-    """Which process of the job grew at the end."""
+    """Which process of the job grew at the end; of a job that is one process, its own figures say it."""
     if not case.grown:
         return ()
     most = case.grown[0]
+    if set(case.processes) == {most.pid}:
+        return ()
     what = f", {most.role}" if most.role and most.role != "main" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
     return (

@@ -41,7 +41,9 @@ def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
     held = [memory.held for memory in known if memory.held]
     statements = []
     if len(trends) < 2:
-        reason = "fewer than two deaths have a recording long enough; run the next ones with: oomproof run --"
+        reason = "fewer than two deaths have a recording that is long enough"
+        if not known:
+            reason = "fewer than two deaths have a recording; run the next ones with: oomproof run -- CMD"
         untested.append(("growing or constant memory", reason))
     else:
         growing = sum(trends)

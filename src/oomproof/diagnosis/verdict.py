@@ -32,6 +32,8 @@ class Victim:
 
     @property
     def who(self) -> str:
+        if self.name is None and self.pid is not None:
+            return f"pid {self.pid}"
         return f"{self.name or '?'}{f' (pid {self.pid})' if self.pid is not None else ''}"
 
     @property

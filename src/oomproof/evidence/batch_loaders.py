@@ -21,7 +21,8 @@ def names_a_loader(sources: Iterable[str]) -> bool:
     return any(_LOADER.search(text) for text in sources)
 
 
-_BATCH = re.compile(r"batch", re.I)
+# what Dataset.map works on and writes at once is no batch of a training
+_BATCH = re.compile(r"(?<!writer_)batch(?!ed\b)", re.I)
 # What trains, or runs a model, in batches that are held at once. `Dataset.map(batch_size=…)` and `to_batches()` read a file in pieces.
 _FRAMEWORK = re.compile(
     r"^[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|jax|flax|mxnet|paddle|transformers|diffusers|lightning|pytorch_lightning|fastai"
@@ -33,7 +34,9 @@ _POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_worker
 
 
 def argument_names_a_batch(argv: Sequence[str]) -> bool:
-    return any(_BATCH.search(word) for word in argv[1:] if "/" not in word)  # a folder's name says nothing
+    # a folder's name says nothing
+    words = [word for word in argv[1:] if "/" not in word or " " in word or "\n" in word]
+    return any(map(_BATCH.search, words))
 
 
 def names_a_batch(sources: Sequence[str]) -> bool:

@@ -46,6 +46,8 @@ _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown ha
 _MOST_OF = 0.98  # of the machine's memory, which ballooning may change a little
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
+_MORE_THAN_ALL = 1.1  # times what the job held: samples of its processes are some seconds apart
+
 
 def collect(
     attempt: Attempt,
@@ -64,7 +66,7 @@ def collect(
     exited, why_no_exit = attempt.load_exit()
     tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
-        Missing(source, reason, "")
+        Missing(source, reason.removeprefix(f"{source}: "), "")
         for source, reason in (
             (attempt_names.STARTED, why_not_started),
             (attempt_names.EXIT, why_no_exit),
@@ -76,10 +78,15 @@ def collect(
     if case.keeper_alive:
         # it has not ended: there is none
         missing = [gap for gap in missing if gap.source != attempt_names.EXIT]
+    if case.rebooted:  # nobody lived to write it
+        missing = [gap for gap in missing if gap.source != attempt_names.EXIT or "damaged" in gap.reason]
     if case.waits:
         return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
-        missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
+        name = attempt.output_file.name
+        missing.append(Missing(name, case.output.reason.removeprefix(f"{name}: "), ""))
+    if case.censuses and _had_gone(case, case.censuses[-1].pid):  # a script's first program, not what died
+        case = replace(case, censuses=())
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
         # reads the script: only for an end without words
         from oomproof.evidence.script_handlers import silent_handlers
@@ -90,7 +97,7 @@ def collect(
         from oomproof.evidence.texts.belief_mentions import beliefs_in
 
         script, source = script_that_ran(run)
-        case = _with_source(case, script if source is not None else None, string(run.get("cwd")) or "")
+        case = _with_source(case, script, source is not None, string(run.get("cwd")) or "")
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
@@ -120,25 +127,39 @@ def collect(
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
 
 
-def _with_source(case: CaseFile, script: str | None, cwd: str) -> CaseFile:
-    """What its source tells of batches, loaders and pools. ``script``: None where there is none to read."""
+def _had_gone(case: CaseFile, pid: int) -> bool:
+    """Whether the job held less at its end than this process and those that were seen after it."""
+    seen, held = case.processes.get(pid), case.job.used if case.job is not None else 0
+    later = [process for process in case.processes.values() if seen is not None and process.last > seen.last]
+    if seen is None or not later:
+        return False
+    sizes = [process.used if process.share is None else process.share for process in (seen, *later)]
+    return sum(sizes) > _MORE_THAN_ALL * held
+
+
+def _with_source(case: CaseFile, script: str, is_read: bool, cwd: str) -> CaseFile:
+    """What its source tells of batches, loaders and pools. ``is_read``: whether there is a script, and it can be read."""
     from oomproof.evidence.batch_loaders import (
         argument_names_a_batch,
         names_a_batch,
         names_a_loader,
         process_pool,
     )
-    from oomproof.evidence.script_sources import code_argument, script_sources
+    from oomproof.evidence.job_program import inline_code, is_native
+    from oomproof.evidence.script_sources import script_sources
 
     sampled = any(seen.name.startswith("pt_data_worker") for seen in case.processes.values())
     began = case.phase not in ("load", "unknown") or case.step is not None
-    code = code_argument(case.argv)
-    if script is None and code is None:
+    code = inline_code(case.argv)
+    if not is_read and code is None:
         # a program of another kind, of which only its arguments could name a batch
         python = case.agent_seen or sampled or _is_python(case)
         foreign = not (python or began or argument_names_a_batch(case.argv))
-        return replace(case, loader=True if sampled else False if foreign else None, no_batches=foreign)
-    sources = [code or ""] if script is None else list(script_sources(script, (cwd,)))
+        names = (seen.name for seen in case.processes.values())
+        native = not script and is_native(case.argv, cwd, names)
+        loader = True if sampled else False if foreign else None
+        return replace(case, loader=loader, no_batches=foreign, native=native)
+    sources = list(script_sources(script, (cwd,))) if is_read else [code or ""]
     if sampled or names_a_loader(sources):
         return replace(case, loader=True)
     case = replace(case, loader=False)

@@ -302,6 +302,7 @@ class CaseFile:
     attempt: int | None = None
     retried: bool = False  # others may follow
     argv: tuple[str, ...] = ()
+    native: bool = False  # a compiled program that ran nothing but itself: no Python
     folder: str = ""
 
     status: ExitStatus | None = None  # None: no exit.json, nobody saw the end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 _IMPORT = re.compile(
@@ -12,18 +12,6 @@ _IMPORT = re.compile(
 )
 _LARGEST = 1 << 20  # bytes of one file
 _MOST = 200  # files
-
-
-def code_argument(argv: Sequence[str]) -> str | None:
-    """The code of ``python -c CODE``."""
-    if not argv or not os.path.basename(argv[0]).startswith("python"):
-        return None
-    for at, word in enumerate(argv[1:-1], 1):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
-            return argv[at + 1]
-        if not word.startswith("-"):
-            return None
-    return None
 
 
 def script_sources(script: str, folders: tuple[str, ...] = ()) -> Iterator[str]:

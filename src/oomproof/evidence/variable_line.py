@@ -119,12 +119,17 @@ def where(thing: Thing, before: float) -> str:
     return where_all([thing], before)
 
 
+def _file(path: str) -> str:
+    """What Python calls the code of ``-c`` tells nobody anything."""
+    return "python -c" if path == "<string>" else os.path.basename(path)
+
+
 def where_all(things: Iterable[Thing], before: float) -> str:
     """``prep.py:12 and :14 in main()``."""
     lines: dict[tuple[str, str], set[int]] = {}
     for thing in things:
         function = f" in {thing.function}()" if thing.scope == "local" and thing.function else ""
-        known = lines.setdefault((os.path.basename(thing.file), function), set())
+        known = lines.setdefault((_file(thing.file), function), set())
         if (line := variable_line(thing, before)) is not None:
             known.add(line)
     return ", ".join(

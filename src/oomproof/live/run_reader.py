@@ -17,7 +17,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.run_folders import Run
 from oomproof.recording.secrets import mask_argv
-from oomproof.recording.series import GpuRow, HostRow, JobRow, Series, told_kind
+from oomproof.recording.series import GpuRow, HostRow, JobRow, Series, told_kind, told_text
 from oomproof.records import dataclass, field
 from oomproof.trend.leaks import Range
 
@@ -190,7 +190,9 @@ class RunReader:
             gpu_t=max((row.t for row in newest.values()), default=float("-inf")),
             allocated=allocated,
             gpu_reserved=reserved,
-            message=f"{told_kind(messages[0].kind)}: {one_line(messages[0].text)}" if messages else "",
+            message=f"{told_kind(messages[0].kind)}: {one_line(told_text(messages[0].kind, messages[0].text))}"
+            if messages
+            else "",
             message_t=messages[0].t if messages else None,
             pinned_t=spill_record.pinned_at(series),
         )

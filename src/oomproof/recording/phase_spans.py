@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from oomproof.recording.position_record import best, read_all
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import GpuRow, JobRow, PhaseMark, Series
 from oomproof.records import dataclass, field, replace
@@ -63,6 +65,14 @@ def spans_of(series: Series, end: float | None = None, newest: int | None = None
             spans[-1] = replace(last, end=mark.t, last_step=step)
         spans.append(Span(mark.t, end or 0.0, mark.name, mark.step, mark.step))
     return spans
+
+
+def with_last_step(rows: list[PhaseRow], agent_folder: Path) -> list[PhaseRow]:
+    """The agent's own file is exact to the step; the recording has that of a second before, or none of a short run."""
+    now = best(read_all(agent_folder))
+    if now is None or now.step is None:
+        return rows
+    return [replace(row, last_step=now.step) if row.name == now.phase else row for row in rows]
 
 
 def phase_rows(series: Series) -> list[PhaseRow]:

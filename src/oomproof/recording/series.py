@@ -117,6 +117,8 @@ _TOLD = {
     "resume": "resumed",
     "census": "variables",
     "sigterm": "got SIGTERM",
+    "stacks": "where it stood",
+    "agent:tell": "told by the job",
 }
 
 
@@ -124,6 +126,11 @@ def told_kind(kind: str) -> str:
     """The same in a sentence or a list of what happened; JSON and pages' styles keep the word itself."""
     shown = shown_kind(kind)
     return _TOLD.get(shown) or shown.replace("-", " ")
+
+
+def told_text(kind: str, text: str) -> str:
+    """What stands behind that word: `saved: saved PATH` says it twice."""
+    return text.removeprefix(f"{told_kind(kind)} ")
 
 
 class Event(NamedTuple):

@@ -111,7 +111,8 @@ def _found(attempt: Attempt, oom: GpuOom | None, log: Sequence[str]) -> tuple[st
     if frames := _traceback(log):
         return "The last traceback it printed", frames
     if (newest := newest_stack(attempt.agent_folder)) is not None:
-        return f"Where the code stood {newest.why or 'at the last request'}", newest.frames
+        why = newest.why or "at the last request"
+        return why[:1].upper() + why[1:], newest.frames
     return None
 
 

@@ -14,7 +14,7 @@ from oomproof.recording.run_folders import Run
 from oomproof.reports import html_code, html_memory, html_proof, report_file, text_document
 from oomproof.reports.chart_clock import clock_text
 from oomproof.reports.html_chart import chart
-from oomproof.reports.html_parts import command, document, fold, pairs, section, table
+from oomproof.reports.html_parts import command, document, fold, pairs, prose, section, table, whole_sizes
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, prevention, sentence, tell, when
 from oomproof.reports.verdict_selection import how
@@ -68,9 +68,9 @@ def _head(story: Story) -> str:
     )
     return (
         f'<header class="{story.tone}"><p class="eyebrow">oomproof · {about}</p><div class="verdict">'
-        f"<h1>{escape(told)}</h1>"
+        f"<h1>{whole_sizes(told)}</h1>"
         f'<p>{headline}{badge}<span class="note">{verdict.probability:.0%}</span></p>'
-        f'<dl class="lines"><dt>why</dt><dd>{escape(verdict.why)}</dd><dt>next</dt><dd>{escape(verdict.next)}</dd></dl></div>'
+        f'<dl class="lines"><dt>why</dt><dd>{prose(verdict.why)}</dd><dt>next</dt><dd>{prose(verdict.next)}</dd></dl></div>'
         + (f'<dl class="card facts">{cells}</dl>' if cells else "")
         + "</header>"
     )
@@ -82,11 +82,9 @@ def _remedies(story: Story) -> str:
     for remedy in story.verdict.remedies:
         saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
         change = how(remedy)
-        text = f'{escape(remedy.title[:1].upper() + remedy.title[1:])} <span class="basis">{escape(remedy.basis)}{saves}</span>'
+        text = f'{prose(remedy.title[:1].upper() + remedy.title[1:])} <span class="basis">{escape(remedy.basis)}{saves}</span>'
         items.append(f"<li>{text}{command(change) if change else ''}</li>")
-    items += [
-        f"<li>{escape(text)}{command(typed) if typed else ''}</li>" for text, typed in prevention(story)
-    ]
+    items += [f"<li>{prose(text)}{command(typed) if typed else ''}</li>" for text, typed in prevention(story)]
     return f'<ol class="remedies">{"".join(items)}</ol>' if items else ""
 
 

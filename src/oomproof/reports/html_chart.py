@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from oomproof.evidence.case_file import Growth
-from oomproof.recording.series import told_kind
+from oomproof.recording.series import told_kind, told_text
 from oomproof.reports.chart_clock import clock_spans, ticks
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
@@ -22,6 +22,7 @@ _EVENTS = 40
 _FEWEST = 4  # samples that make a curve
 _NOTICED = 0.02  # of the time: less pressure is no news
 _CLOSE = 0.05  # of the width: nearer marks share one label
+_LAST_LABEL = 0.92  # of the width: behind it a label centred on its moment leaves the card
 _LAYERS = (
     ("main", "main process"),
     ("workers", "workers"),
@@ -243,12 +244,18 @@ def _overview(timeline: Timeline) -> str:
 def _axis(timeline: Timeline) -> str:
     begin, length = timeline.window, max(-timeline.window, 0.01)
     labels = [
-        f'<span{" class=zone" if tick.zone else ""} style="left:{100 * (tick.t - begin) / length:.2f}%">'
+        f'<span{" class=zone" if tick.zone else ""} style="left:{100 * (tick.t - begin) / length:.2f}%{_inside(tick.t, timeline)}">'
         f"{tick.text}{f'<br>{tick.zone}' if tick.zone else ''}</span>"
         for tick in ticks(timeline.end_wall, begin)
     ]
     zones = " zones" if len(clock_spans(timeline.end_wall, timeline.begin)) > 1 else ""
     return f'<div class="axis{zones}"><div class="area">{"".join(labels)}</div></div>'
+
+
+def _inside(t: float, timeline: Timeline) -> str:
+    """A label at the right end stands left of its moment, in the card."""
+    last = t > timeline.window * (1 - _LAST_LABEL)
+    return ";transform:translateX(-100%)" if last else ""
 
 
 def _phases(timeline: Timeline) -> str:
@@ -301,7 +308,7 @@ def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
     several = len(clock_spans(timeline.end_wall, timeline.begin)) > 1
     rows = "".join(
         f'<li data-t="{mark.t:.2f}"><time>{format_time(timeline.wall(mark.t), date=False, zone=several)}</time> '
-        f'<b class="{_slug(mark.kind)}">{escape(told_kind(mark.kind))}</b> {escape(mark.text)}</li>'
+        f'<b class="{_slug(mark.kind)}">{escape(told_kind(mark.kind))}</b> {escape(told_text(mark.kind, mark.text))}</li>'
         for mark in events
     )
     left_out = timeline.earlier_events + len(timeline.events) - len(events)
@@ -312,7 +319,12 @@ def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
 def _note(story: Story) -> str:
     timeline = story.timeline
     words = []
-    if story.limit and timeline.host and story.limit >= 4 * max(p.use for p in timeline.host):
+    if (
+        story.limit
+        and story.limit_was_set
+        and timeline.host
+        and story.limit >= 4 * max(p.use for p in timeline.host)
+    ):
         words.append(f"The limit of {format_size(story.limit)} lies far above and is not drawn.")
     sliced = timeline.begin < timeline.window and len(timeline.host) >= POINTS
     if sliced or len(timeline.host) > len(drawn(timeline.host, timeline)):

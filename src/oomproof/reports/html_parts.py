@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -11,6 +12,12 @@ from oomproof import __version__
 from oomproof.printable import printable
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
+
+_WHOLE = re.compile(
+    r"\S{1,14}|[-+.,/:\d]+ [\d:]+|[\d.]+ \w{1,4}"
+)  # a word, a clock, a size: not broken in a table
+_SIZE = re.compile(r"(\d) (?=(?:[KMGT]iB|s|min|h|d)\b)")
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
 def document(title: str, body: str) -> str:
@@ -27,6 +34,16 @@ def document(title: str, body: str) -> str:
     )
 
 
+def prose(text: str) -> str:
+    """A sentence with commands in it: a browser breaks a line behind a hyphen, and ``--`` alone at its end is no flag."""
+    return _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
+
+
+def whole_sizes(text: str) -> str:
+    """A headline in which no number stands at the end of a line and its unit on the next."""
+    return _SIZE.sub(r"\g<1>&nbsp;", escape(text))
+
+
 def section(title: str, body: str, long: bool = False) -> str:
     if not body:
         return ""
@@ -39,7 +56,7 @@ def fold(title: str, body: str) -> str:
 
 def command(text: str) -> str:
     """To type: with a button that copies it, which a page without a script does not show."""
-    return f'<div class="command"><pre>{escape(text)}</pre><button type="button" class="copy" hidden>Copy</button></div>'
+    return f'<div class="command"><pre>{prose(text)}</pre><button type="button" class="copy" hidden>Copy</button></div>'
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
@@ -52,7 +69,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if at in numbers else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{' class=n' if at in numbers else ' class=k' if tag == 'td' and _WHOLE.fullmatch(cell) else ''}>{escape(cell)}</{tag}>"
             for at, cell in enumerate(row)
         )
 

@@ -93,6 +93,7 @@ SCRIPT = r"""
       var label = document.createElement("span"), t = place[0];
       label.textContent = step < 1 ? at(t + 1e-4, 11, 21) : step < 60 ? at(t + 1e-3) : step < 86400 ? at(t + 1e-3, 11, 16) : at(t + 1e-3, 5, 10);
       label.style.left = percent(t) + "%";
+      if (percent(t) > 92) label.style.transform = "translateX(-100%)";
       if (place[1]) {
         label.className = "zone"; label.appendChild(document.createElement("br"));
         label.appendChild(document.createTextNode(place[1]));

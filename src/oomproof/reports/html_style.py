@@ -10,7 +10,7 @@ STYLE = """
 --main:#5d93c7;--workers:#3d6385;--other:#4d5a61;--shared:#8673b8;--swap:#c27b4c;--cache:#3a3831;--job:#4f9c8f;--others:#4a514c;
 --p0:#263644;--p1:#332b42;--p2:#263828;--p3:#40321f;--p4:#402b2b}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif;overflow-wrap:anywhere}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif;overflow-wrap:anywhere}.flag{white-space:nowrap}
 main{min-width:0;max-width:62rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.5rem;line-height:1.3;margin:.35rem 0 0;font-weight:650;text-wrap:balance}
 h2{font-size:1.05rem;margin:0 0 .8rem;font-weight:650}
@@ -22,7 +22,7 @@ header .eyebrow{color:var(--soft);font-size:.85rem;margin:0}
 .bad{--tone:var(--bad);--tonesoft:var(--badsoft)}.ours{--tone:var(--ours);--tonesoft:var(--ourssoft)}
 .good{--tone:var(--good);--tonesoft:var(--goodsoft)}
 .badge{display:inline-block;background:var(--tonesoft);color:var(--tone);border-radius:99px;padding:.05rem .6rem;font-size:.8rem;font-weight:600}
-.lines{display:grid;grid-template-columns:3.2rem 1fr;gap:.35rem .8rem;margin:.9rem 0 0}
+.lines{display:grid;grid-template-columns:max-content 1fr;gap:.35rem .8rem;margin:.9rem 0 0}
 .lines dt{color:var(--soft)}.lines dd{margin:0;overflow-wrap:anywhere}
 section,.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1.1rem 1.25rem;margin:0 0 1.1rem}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.8rem 1.4rem}
@@ -37,7 +37,7 @@ th,td{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical
 tr:last-child td{border-bottom:0}
 table.pairs td:first-child{color:var(--soft);width:34%;min-width:7rem}
 .processes td:first-child{min-width:7rem}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.k,th{white-space:nowrap}.scroll td:not(.k):not(.n){min-width:6.5rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar{display:block;height:4px;border-radius:2px;background:var(--main);margin-top:.3rem;min-width:1px}
 .note{color:var(--soft);font-size:.85rem}
 figure{margin:0}
@@ -120,5 +120,6 @@ footer{color:var(--soft);font-size:.82rem;margin-top:1.6rem}
 --ours:#8a5a0b;--ourssoft:#f6ecd8;--good:#2b6e47;--goodsoft:#e2f0e6;--main:#3f6f9f;--workers:#86abc9;--other:#b9c6cb;--shared:#8e7cb3;--swap:#cf8a5b;
 --cache:#e2ddd0;--job:#3f7f74;--others:#c3c9c2;--p0:#dbe6ef;--p1:#e6dfef;--p2:#e0ecdf;--p3:#f3e6d6;--p4:#eadfdf}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}body{font-size:10.5pt}main{max-width:none;padding:0}
-section,.card{break-inside:avoid;border-color:#ddd;padding:.7rem .9rem}section.long{break-inside:auto}.controls,.readout,.copy{display:none!important}details:not([open])>summary::after{content:" (folded)"}.log{max-height:none}.plot .area{height:11rem}}
+@page{margin:14mm}section,.card{border-color:#ddd;padding:.7rem .9rem}h2,.legend,.says{break-after:avoid}
+.card,.legend,.plot,.axis,.phases,.command,tr,li:not(:has(pre)),.source,.verdict{break-inside:avoid}.controls,.readout,.copy{display:none!important}details:not([open])>summary::after{content:" (folded)"}.log{max-height:none}.plot .area{height:11rem}}
 """

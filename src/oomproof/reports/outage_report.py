@@ -7,21 +7,25 @@ import textwrap
 from oomproof.diagnosis.advice import as_flag, run_line
 from oomproof.diagnosis.outage_verdict import Outage
 from oomproof.evidence.case_evidence import other_text
+from oomproof.reports.table_text import folded_line, table
+from oomproof.reports.verdict_text import labelled
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
 def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = False) -> str:
-    """``beside_verdict``: without the verdict and what could not be read, which the page around it tells."""
+    """``beside_verdict``: of the verdict only what to do, and not what could not be read: what stands around it tells that."""
     facts = outage.facts
     parts = []
     if not beside_verdict:
-        head = f"verdict  {outage.headline} ({outage.certainty})"
-        parts.append("\n".join([head, f"why      {_why(outage)}", f"next     {_next(outage)}"]))
+        head = f"{outage.headline} ({outage.certainty})"
+        told = (("verdict", head), ("why", _why(outage)), ("next", _next(outage)))
+        parts.append("\n".join(labelled(name, text, width) for name, text in told))
     sums = _arithmetic(outage)
     if sums:
-        parts.append("\n".join(["Needed against there", *(f"  {line}" for line in sums)]))
+        lines = [part for line in sums for part in folded_line(f"  {line}", width)]
+        parts.append("\n".join(["Needed and available", *lines]))
     if outage.shares:
-        parts.append(_runs(outage))
+        parts.append(_runs(outage, width))
     if facts.others:
         lines = [f"  {other_text(job)}" for job in facts.others[:5]]
         parts.append("\n".join(["Beside the runs, not started by oomproof", *lines]))
@@ -39,6 +43,8 @@ def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = Fals
                 f"- {source}: {reason}", width, initial_indent="  ", subsequent_indent="    "
             )
         parts.append("\n".join(lines))
+    if beside_verdict:
+        parts.append(labelled("next", _next(outage), width))
     return "\n\n".join(parts)
 
 
@@ -74,13 +80,13 @@ def _next(outage: Outage) -> str:
         return f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"
     if outage.kind in ("memory", "filling") and outage.newest is not None:
         others = [share.run.name for share in outage.shares if share is not outage.newest]
-        first = f"wait for {', '.join(others)} to end, then start " if others else "start "
+        first = f"start {', '.join(others)} again first, and when that has ended " if others else "start "
         run = outage.newest.run
         if run.need is not None:  # then it waits by itself
             first = f"first {', '.join(others)}, then " if others else "start "
             need = run_line(run.command, f"--need {as_flag(run.need)}", kept=run.flags)
             return f"{first}{run.name} with what it needs, so that it waits its turn: {need}"
-        return f"{first}{run.name} again under watch: {run_line(run.command, kept=run.flags)}"
+        return f"{first}{run.name}{'' if others else ' again'}: {run_line(run.command, kept=run.flags)}"
     if outage.kind in ("not-memory", "panic", "unknown"):
         return "for the kernel's last words: journalctl -k -b -1 -e; start the runs again as before"
     if outage.shares:
@@ -134,7 +140,7 @@ def _arithmetic(outage: Outage) -> list[str]:
     return lines
 
 
-def _runs(outage: Outage) -> str:
+def _runs(outage: Outage, width: int) -> str:
     rows = [
         (
             "RUN",
@@ -157,12 +163,8 @@ def _runs(outage: Outage) -> str:
                 share.run.command,
             )
         )
-    widths = [max(len(row[at]) for row in rows) for at in range(5)]
-    lines = ["Who was alive"]
-    for row in rows:
-        cells = [row[at].ljust(widths[at]) for at in range(5)]
-        lines.append(_cut("  " + "  ".join([*cells, row[5]]).rstrip(), 140))
-    return "\n".join(lines)
+    fitted = table(rows, min(width, 140) - 2, shrink={5: 16, 0: 12}, drop=(4, 1, 5))
+    return "\n".join(["Who was alive", *(f"  {line}" for line in fitted)])
 
 
 def _minute(outage: Outage) -> list[str]:

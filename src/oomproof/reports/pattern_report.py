@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
+from collections.abc import Iterable
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
@@ -10,6 +13,7 @@ from oomproof.diagnosis.pattern_states import in_days
 from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
+_ID = re.compile(r"\d{8}-\d{6}-\w{3}(?:/\d+)?")
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
 
 
@@ -21,6 +25,8 @@ def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
         head += f" in {len(patterns.endings)} runs"
     if deaths and deaths[-1].job:
         head += f" of {deaths[-1].job}"
+    if deaths:
+        head += f": {_causes(deaths)}"
     parts = [head, *([_table(deaths, width)] if deaths else [])]
     if patterns.others:
         count = len(patterns.others)
@@ -43,6 +49,13 @@ def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
     if patterns.caution:
         parts.append("\n".join(_wrapped(patterns.caution, width, "")))
     return "\n\n".join(parts)
+
+
+def _causes(deaths: tuple[Ending, ...]) -> str:
+    counts = Counter(cause_of(death.cause).title for death in deaths)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{title} ({count})" for title, count in counts.most_common())
 
 
 def _statement(statement: Statement, width: int) -> list[str]:
@@ -70,13 +83,14 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
             "LAST LINE",
         )
     ]
+    labels = _labels(death.label for death in deaths)
     for death in deaths:
         of = f"/{death.total}" if death.total else ""
         held = death.memory.held if death.memory else None
         rows.append(
             (
                 _when(death),
-                death.label[:24],
+                labels[death.label],
                 death.device or "-",
                 f"{death.step}{of}" if death.step is not None else "-",
                 cause_of(death.cause).title,
@@ -94,6 +108,15 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
     return "\n".join(
         table(cells, width, shrink=shrink, drop=drop, right=[place[at] for at in (3,) if at in place])
     )
+
+
+def _labels(labels: Iterable[str]) -> dict[str, str]:
+    """Of ids what follows the day, which commands take for them too: all ids of a day begin alike, and a narrow table would cut
+    what they differ in."""
+    given = set(labels)
+    if all(map(_ID.fullmatch, given)):
+        return {label: label.partition("-")[2] for label in given}
+    return {label: label[:24] for label in given}
 
 
 def _when(death: Ending) -> str:

@@ -19,14 +19,14 @@ from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary, spill_record
-from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step
+from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step, with_last_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import Event, PhaseMark, told_kind
+from oomproof.recording.series import Event, PhaseMark, told_kind, told_text
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.alongside import Alongside
@@ -263,7 +263,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         lines += ["", "  what happened"]
         for event in events:
             head = f"  {_clock(event.t + recording.wall_offset)}  "
-            lines += folded(head, f"{told_kind(event.kind)}: {event.text}", width)
+            lines += folded(head, f"{told_kind(event.kind)}: {told_text(event.kind, event.text)}", width)
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))
@@ -279,7 +279,8 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
 def _drawn(run: Run, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow], list[Event]]:
     with run.attempt.recording().series() as series:
         events = series.events(words_only=True, last=_EVENTS, besides="agent")
-        return series.use.highest(columns), phase_rows(series), events
+        rows = with_last_step(phase_rows(series), run.attempt.agent_folder)
+        return series.use.highest(columns), rows, events
 
 
 def agent_text(run: Run) -> str | None:

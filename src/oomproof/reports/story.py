@@ -10,9 +10,10 @@ from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.evidence.json_files import strings
+from oomproof.leaf.attempt_names import LISTENS
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.series import told_kind
+from oomproof.recording.series import told_kind, told_text
 from oomproof.records import dataclass
 from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
@@ -69,6 +70,11 @@ class Story:
     def peak(self) -> int | None:
         """What the job held at most; the same figure wherever a page names it."""
         return self.summary.peaks.use if self.summary else None
+
+    @property
+    def limit_was_set(self) -> bool:
+        """By the user; else it is what leaves the machine its floor."""
+        return self.run is not None and bool((self.run.info.get("settings") or {}).get("limit"))
 
     @property
     def about_host_memory(self) -> bool:
@@ -140,7 +146,7 @@ def chronology(story: Story) -> list[Moment]:
     timeline, summary, run = story.timeline, story.summary, story.run
     if run is not None and summary is not None:
         started = float(run.started().get("wall") or run.created)
-        limit = f", limit {format_size(story.limit)}" if story.limit else ""
+        limit = f", limit {format_size(story.limit)}" if story.limit and story.limit_was_set else ""
         moments.append(Moment(started, f"started{limit}", True))
         if summary.seconds is not None and summary.state not in ("running", "paused", "unguarded"):
             moments.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
@@ -151,7 +157,9 @@ def chronology(story: Story) -> list[Moment]:
     if peak is not None and summary is not None and peak.use == summary.peaks.use:
         moments.append(Moment(timeline.wall(peak.t), f"peak: the job held {format_size(peak.use)}", True))
     for mark in timeline.events[-60:]:
-        moments.append(Moment(timeline.wall(mark.t), f"{told_kind(mark.kind)}: {mark.text}", True))
+        moments.append(
+            Moment(timeline.wall(mark.t), f"{told_kind(mark.kind)}: {told_text(mark.kind, mark.text)}", True)
+        )
     events = {mark.text for mark in timeline.events[-60:]}
     for item in story.verdict.evidence:
         told = (
@@ -160,6 +168,15 @@ def chronology(story: Story) -> list[Moment]:
         if item.time is not None and not told:
             moments.append(Moment(item.time, f"{item.source}: {item.text}"))
     return sorted(moments, key=lambda moment: (moment.wall is None, moment.wall or 0.0))
+
+
+# by (about memory, about a card's)
+_UNDER_WATCH = {
+    (True, False): "Run it under watch: recorded, warned about and asked to save before memory is full.",
+    (True, True): "Run it under watch: what it holds on the card is recorded, phase by phase.",
+    (False, False): "Run it under watch: its end, its output and its memory are recorded.",
+    (False, True): "Run it under watch: its end, its output and its memory are recorded.",
+}
 
 
 def prevention(story: Story) -> list[tuple[str, str | None]]:
@@ -171,19 +188,19 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     if verdict.kind.good:
         return advice
     if run is None:
-        advice.append(
-            ("Run it under watch: recorded, warned about and asked to save before memory is full.",
-             f"oomproof run -- {command}")
-        )  # fmt: skip
+        advice.append((_UNDER_WATCH[verdict.kind.memory, verdict.kind.gpu], f"oomproof run -- {command}"))
     peak = story.peak
     if story.about_host_memory and peak:
-        need = _round_up(peak)
+        if verdict.growth is None:  # what grows without end fits nowhere
+            check = f"oomproof check --need {_round_up(peak)} && {run_line(command, kept=kept)}"
+            advice.append(
+                (
+                    f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
+                    check,
+                )
+            )
         advice.append(
-            (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
-             f"oomproof check --need {need} && {run_line(command, kept=kept)}")
-        )  # fmt: skip
-        advice.append(
-            ("Be told in time, at three quarters of that.",
+            (f"Be told in time, at three quarters of the {format_size(peak)} it held.",
              run_line(command, f"--alert-above {_round_up(peak * 3 // 4)}", kept=kept))
         )  # fmt: skip
     if verdict.kind.gpu and verdict.gpu and verdict.gpu.total_bytes:
@@ -192,11 +209,12 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
             ("Be told when the job comes near the card's size.",
              run_line(command, f"--alert-gpu-above {line}", kept=kept))
         )  # fmt: skip
-    if verdict.kind.memory:
+    # the guard asks for the sake of host memory only; a Trainer answers already
+    if verdict.kind.memory and not verdict.kind.gpu and not _listens(run):
         advice.append(
             ("Let the job save when it is asked to, and give it time: the script looks for the file named in "
              "OOMPROOF_STOP_FILE. --stop-signal USR1 is for a script that handles SIGUSR1.",
-             run_line(command, *(() if "--grace" in dict(kept) else ("--grace 60",)), kept=kept))
+             None if "--grace" in dict(kept) else run_line(command, "--grace 60", kept=kept))
         )  # fmt: skip
     for gap in verdict.missing:
         if gap.how_to_grant:
@@ -204,6 +222,10 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
                 (f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant)
             )
     return advice
+
+
+def _listens(run: Run | None) -> bool:
+    return run is not None and any(run.attempt.agent_folder.glob(f"*-{LISTENS}"))
 
 
 def _flags_next_time(story: Story) -> tuple[tuple[str, str], ...]:
@@ -249,7 +271,8 @@ def facts(story: Story) -> list[tuple[str, str]]:
         ("peak", peak_text(peaks)),
     ]
     if story.limit:
-        rows.append(("limit", format_size(story.limit)))
+        shown = format_size(story.limit)
+        rows.append(("limit", shown if story.limit_was_set else f"none; capped at {shown}"))
     if peaks.gpu:
         rows.append(("peak on the GPU", format_size(peaks.gpu)))
     if peaks.lowest_available is not None:

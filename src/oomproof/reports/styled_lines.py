@@ -20,8 +20,6 @@ def print_lines(screen: Callable[[int, bool], list[Line]]) -> None:
     """``screen(width, bars)``, for whoever reads: colours and bars on a terminal, plain text into a pipe or with NO_COLOR."""
     if not wants_colour(sys.stdout):
         width = terminal_columns() if sys.stdout.isatty() else _PIPE_WIDTH
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # an ASCII pipe gets question marks, not a traceback
         print("\n".join("".join(text for text, _ in line).rstrip() for line in screen(width, False)))
         return
     lines = screen(terminal_columns(), True)

@@ -9,7 +9,9 @@ from itertools import pairwise
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.errors import OomproofError
 from oomproof.evidence.system_kill import SystemKill
+from oomproof.recording.run_folders import find, to_type
 from oomproof.reports.outage_report import outage_text
 from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size, format_time, format_zone
@@ -21,22 +23,25 @@ _SHORTEST, _ALIKE = 3600.0, 0.3
 
 def system_text(history: SystemHistory, *, width: int = 110) -> str:
     report = history.kills
+    down = _went_down(history)
     since = f"since {format_time(report.since)}" if report.since else "on record"
     read = ", ".join(report.sources)
     kernel_read = not any(gap.source.startswith("kernel log") for gap in report.missing)
     if report.kills:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
-        head = f"{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them in runs of oomproof"
+        head = (
+            f"{down}{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them in runs of oomproof"
+        )
         parts = [textwrap.fill(head, width), _table(report.kills, width), *_regular(report.kills, width)]
         parts += _shortage(report.kills, width)
     elif report.sources:
-        told = f"no kill for memory {since} (read: {read})"
+        told = f"{down}no kill for memory {since} (read: {read})"
         if not kernel_read:
             told += "; but the kernel's own log could not be read, so there may have been some"
         parts = [textwrap.fill(told, width)]
     else:
-        parts = [f"whether anything was killed {since} cannot be told: no log could be read"]
+        parts = [f"{down}whether anything was killed {since} cannot be told: no log could be read"]
     lines = []
     if report.counted is not None:
         told = f"the kernel counted {report.counted} OOM kill{'s' * (report.counted != 1)} since boot"
@@ -61,10 +66,27 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
                 lines.append(f"      {gap.how_to_grant}")
         parts.append("\n".join(lines))
     parts += [outage_text(outage, width=width) for outage in history.outages]
-    last = next((kill for kill in reversed(report.kills) if kill.run is not None), None)
+    last = next((kill.run for kill in reversed(report.kills) if kill.run is not None), None)
     if last is not None:
-        parts.append(f"next     oomproof why {last.run}")
+        parts.append(f"next     oomproof why {_typed(last)}")
     return "\n\n".join(parts)
+
+
+def _went_down(history: SystemHistory) -> str:
+    """The worst first: its story stands below all kills."""
+    if not history.outages:
+        return ""
+    last, count = history.outages[-1].facts.last_sign, len(history.outages)
+    times = f"{count} times, the last time" if count > 1 else "once,"
+    return f"the machine went down under a run {times} after {format_time(last)} (below); "
+
+
+def _typed(run_id: str) -> str:
+    """What `why` takes for it."""
+    try:
+        return to_type(find(run_id))
+    except OomproofError:  # it was removed meanwhile
+        return run_id
 
 
 def _table(kills: tuple[SystemKill, ...], width: int) -> str:
@@ -118,7 +140,7 @@ def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:
     if kill is None:
         return []
     facts, machine = kill.facts, kill.facts.machine
-    rows = [("PROGRAM", "PROCESSES", "UID", "RAM", "SWAP", "")]
+    rows = [("PROGRAM", "PROCESSES", "UID", "RAM", "SWAP", "END")]
     for job in facts.jobs[:_JOBS]:
         rows.append(
             (

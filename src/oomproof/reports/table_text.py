@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from oomproof.printable import one_line
+from oomproof.reports.whole_commands import glued, has_command, restored
 
 Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
 
@@ -59,9 +61,21 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
+def folded_line(line: str, width: int) -> list[str]:
+    """A line of a report as it stands, or below itself: under the text behind its label or its dash."""
+    if len(line) <= width:
+        return [line]
+    head = re.match(r"\s*(?:[a-z]+ {2,}|- )?", line)
+    at = head.end() if head is not None else 0
+    return folded(line[:at], line[at:], width)
+
+
 def folded(head: str, text: str, width: int) -> list[str]:
     """``head`` and the text behind it, on lines of that width; what follows stands under the text's beginning."""
-    lines = textwrap.wrap(
-        one_line(text), max(20, width - len(head)), break_on_hyphens=False, drop_whitespace=True
+    whole = glued(one_line(text))
+    lines = restored(
+        textwrap.wrap(
+            whole, max(20, width - len(head)), break_on_hyphens=False, break_long_words=not has_command(whole)
+        )
     )
     return [(head if number == 0 else " " * len(head)) + line for number, line in enumerate(lines or [""])]

@@ -6,6 +6,7 @@ a table has a line of capitals above it; ``verdict``, ``why`` and ``next`` are l
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import escape
 
 from oomproof import __version__
@@ -40,8 +41,16 @@ def _part(lines: list[str]) -> Part:
     if rest and _is_head(rest[0]):
         count = len(_COLUMNS.split(rest[0].strip()))
         rows = [tuple(_COLUMNS.split(line.strip(), maxsplit=count - 1)) for line in rest]
-        return Part(title, rows=tuple(row + ("",) * (count - len(row)) for row in rows))
-    return Part(title, lines=tuple(line.strip() for line in rest))
+        # a label and its text, below a table of many columns
+        below = next((at for at, row in enumerate(rows) if at and len(row) == 2 < count - 1), len(rows))
+        told = tuple(map(_line, rest[below:]))
+        return Part(title, (), told, tuple(row + ("",) * (count - len(row)) for row in rows[:below]))
+    return Part(title, lines=tuple(map(_line, rest)))
+
+
+def _line(line: str) -> str:
+    """A label stands in a column of its own on a terminal only."""
+    return re.sub(r"^([a-z][a-z ]*?) {2,}", r"\1: ", line.strip())
 
 
 def _is_head(line: str) -> bool:
@@ -67,13 +76,20 @@ def html_of(parts: list[Part]) -> str:
     return "\n".join(filter(None, map(_html, parts)))
 
 
+def _labelled(labels: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{label}</dt><dd>{html_parts.prose(words)}</dd>" for label, words in labels)
+    return f'<dl class="lines">{rows}</dl>' if rows else ""
+
+
 def _html(part: Part) -> str:
+    if part.labels:
+        return f"<section>{_labelled(part.labels)}</section>"
     body = html_parts.table(part.rows[0], part.rows[1:]) if part.rows else ""
-    if part.lines and part.title:
-        items = "".join(f"<li>{escape(line.removeprefix('- '))}</li>" for line in part.lines)
+    if part.lines and (part.title or part.rows):
+        items = "".join(f"<li>{html_parts.prose(line.removeprefix('- '))}</li>" for line in part.lines)
         body += f'<ul class="plain">{items}</ul>'
     elif part.lines:
-        return "".join(f"<p>{escape(line)}</p>" for line in part.lines)
+        return "".join(f"<p>{html_parts.prose(line)}</p>" for line in part.lines)
     return (
         html_parts.section(part.title, body, long=True)
         if part.title
@@ -88,14 +104,13 @@ def markdown_page(text: str) -> str:
 
 def html_page(text: str) -> str:
     title, parts = _titled(text)
-    rest = [part for part in parts if not part.labels]
-    labels = "".join(
-        f"<dt>{label}</dt><dd>{escape(words)}</dd>" for part in parts for label, words in part.labels
-    )
+    # a verdict within is that of another story
+    own = [part for part in parts if part.labels and part.labels[0][0] != "verdict"]
+    rest = [part for part in parts if part not in own]
+    labels = _labelled(label for part in own for label in part.labels)
     head = (
         f'<header class="bad"><p class="eyebrow">oomproof</p><div class="verdict"><h1>{escape(title)}</h1>'
-        + (f'<dl class="lines">{labels}</dl>' if labels else "")
-        + "</div></header>"
+        f"{labels}</div></header>"
     )
     return html_parts.document(title, f"{head}\n{html_of(rest)}\n<footer>{escape(_foot())}</footer>")
 
@@ -110,7 +125,7 @@ def _titled(text: str) -> tuple[str, list[Part]]:
         title, parts[0] = first.lines[0], Part(lines=first.lines[1:])
     else:
         title = first.title
-    return title[:1].upper() + title[1:], parts
+    return title[:1].upper() + title[1:], [part for part in parts if part != Part()]
 
 
 def _foot() -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Protocol, TypeVar
 
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of
+from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of, with_last_step
 from oomproof.recording.series import GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow, Row, Series
 from oomproof.records import dataclass, field, replace
 from oomproof.reports.alongside import Alongside
@@ -168,7 +168,7 @@ def load(attempt: Attempt) -> Timeline:
 def load_phases(attempt: Attempt) -> list[PhaseRow]:
     """The table of phases alone."""
     with attempt.recording().series() as series:
-        return phase_rows(series)
+        return with_last_step(phase_rows(series), attempt.agent_folder)
 
 
 def thin(points: Sequence[Point], begin: float, end: float, count: int = POINTS) -> list[Point]:

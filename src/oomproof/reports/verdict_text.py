@@ -10,6 +10,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
 from oomproof.printable import printable, wants_colour
+from oomproof.reports import whole_commands
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
@@ -22,7 +23,7 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
     headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
     label, why, following = (
-        printable(_told(name, text, width))
+        printable(labelled(name, text, width))
         for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
     )
     if colour:
@@ -61,7 +62,7 @@ def _coloured(text: str, tone: str) -> str:
     return f"\x1b[1;{COLOURS[tone]}m{text}\x1b[0m"
 
 
-def _told(label: str, text: str, width: int | None) -> str:
+def labelled(label: str, text: str, width: int | None) -> str:
     line = f"{label:9}{_line(text)}"
     return "\n".join(_wrapped(line, "", width, _LABEL)) if width else line
 
@@ -97,10 +98,10 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
             where.append(f"asked    {format_size(gpu.requested_bytes)}")
         else:
             card = gpu.index if gpu.index is not None else "?"
-            where.append(_told("gpu", f"{card}: {', '.join(sizes)}", width))
+            where.append(labelled("gpu", f"{card}: {', '.join(sizes)}", width))
     causes = notable(verdict)
     if len(causes) == 1 and causes[0].test and not verdict.kind.good:
-        where.append(_told("test", causes[0].test, width))
+        where.append(labelled("test", causes[0].test, width))
     parts.append("\n".join(where))
     if len(causes) > 1:
         lines = ["Causes, most likely first"]
@@ -142,12 +143,14 @@ def _line(text: str) -> str:
 
 
 def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
-    """Lines of at most that width; what is typed or looked up (paths, flags) is not broken."""
-    return textwrap.wrap(
-        _line(text) if hanging is None else text,
+    """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
+    a command is another one, and a terminal breaks a long line without a newline to copy."""
+    lines = textwrap.wrap(
+        whole_commands.glued(_line(text) if hanging is None else text),
         max(_NARROW, width),
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return whole_commands.restored(lines)

@@ -114,7 +114,7 @@ class Waiting(ListedAsWaiting):
             self._on_waiting(lines[0])
 
     def pause(self, seconds: float, status: str) -> None:
-        if self._tty:
+        if self._tty and _in_foreground():  # of `run … &` the line would stand in what is typed next
             columns = _columns()
             text = one_line(f"oomproof · waiting {status}")[: max(20, columns) - 1]
             with contextlib.suppress(OSError):
@@ -143,6 +143,13 @@ def only_waited(folder: Path) -> bool:
         attempt = run.attempt.folder
         names = [name for name in os.listdir(folder) if name != attempt.name] + os.listdir(attempt)
         return marked and not attempt.is_symlink() and all(_OF_WAITING.fullmatch(name) for name in names)
+    except OSError:
+        return False
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(2) == os.getpgrp()
     except OSError:
         return False
 

@@ -351,6 +351,8 @@ def test_into_a_pipe_in_an_ascii_locale() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command(), capture_output=True, env=environment, timeout=240, check=True)
     assert b"\x1b" not in done.stdout and b"Budget" in done.stdout
+    margin = next(line for line in done.stdout.split(b"\n") if line.startswith(b"  margin"))
+    assert b" -  " in margin and b"?" not in margin, "a minus, as everywhere else"
 
 
 def test_nothing_but_the_standard_library_is_needed_to_look() -> None:

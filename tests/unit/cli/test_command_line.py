@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from oomproof.cli.main import VERBS, main
+from oomproof.cli.command_parser import CommandParser, actions_of
+from oomproof.cli.main import VERBS, main, overview, parser_of
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> str:
@@ -141,3 +143,23 @@ def test_a_command_that_is_none_is_answered_with_the_one_meant(
     (tmp_path / "loop.py").touch()
     (tmp_path / "tool").touch(0o755)
     assert hint in refused(capsys, "run", *words, status=status)
+
+
+def _parsers() -> Iterator[CommandParser]:
+    for verb in VERBS:
+        parser, _ = parser_of(verb)
+        yield parser
+        yield from actions_of(parser).values()
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples too: what they do goes on below, and a long one is typed over two lines."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = [
+        line
+        for parser in [overview(), *_parsers()]
+        for line in parser.format_help().split("\n")
+        if len(line) > columns
+    ]
+    assert long == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli import runs, stop
-from oomproof.cli.main import main
+from oomproof.cli.main import main, obey
 from oomproof.errors import OomproofError
 from oomproof.recording import run_folders, state_files
 
@@ -65,6 +65,14 @@ def test_the_last_lines_reach_into_the_older_files(capfdbinary: pytest.CaptureFi
     ):
         assert main(["logs", "-n", str(lines)]) == 0
         assert capfdbinary.readouterr().out == shown
+
+
+def test_what_was_killed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["runs", "kills", "--json"], ["runs", "--json", "kills"]):
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out)["schema"] == 1
+    with pytest.raises(OomproofError, match="--json does not go with --keep"):
+        obey(["runs", "kills", "--keep", "--json"])
 
 
 def test_only_the_failed_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,3 +237,10 @@ def test_a_settings_file_speaks_for_many_commands(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "oomproof.toml").write_text('wait_max = "2h"\ngpu_turn = 60\npause_max = 9\n')
     assert main(["run", "--no-wait", "--protect", "--", "true"]) == 0
+
+
+@pytest.mark.parametrize("verb", ["save", "inspect", "watch", "pause", "stop"])
+def test_a_hint_calls_a_run_by_its_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made("mine")
+    main([verb, "mine"])
+    assert run.id not in capsys.readouterr().err, "its name is shorter to type"

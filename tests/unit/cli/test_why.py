@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -136,6 +137,36 @@ def test_an_existing_file_wins_over_a_run(tmp_path: Path, home: dict[str, str]) 
     assert "killed python3" in run("train", env=home, cwd=tmp_path).stdout
 
 
+def test_a_run_wins_over_a_folder_a_program_and_its_own_script(home: dict[str, str], tmp_path: Path) -> None:
+    """A folder `train` beside the script, `hog` the program itself: neither is a log."""
+    (tmp_path / "job.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "train").mkdir()
+    for _ in range(2):
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "oomproof.cli.main",
+                "run",
+                "--name",
+                "train",
+                "--",
+                sys.executable,
+                "job.py",
+            ],
+            env=home,
+            cwd=tmp_path,
+            capture_output=True,
+        )
+    assert "exited with code 3" in run("train", env=home, cwd=tmp_path).stdout
+    assert "exited with code 3" in run("job.py", env=home, cwd=tmp_path).stdout
+    both = run("--all", "job.py", env=home, cwd=tmp_path).stdout
+    assert both.startswith("2 deaths: other error\n") and both.endswith("\nnext     oomproof why train\n")
+    (tmp_path / "job.py").rename(tmp_path / "other.py")
+    shutil.copy("/bin/true", tmp_path / "train2")
+    assert "is a program" in run("train2", env=home, cwd=tmp_path).stderr, "no run is called so"
+
+
 def test_a_large_kernel_log_is_read_at_greps_speed(tmp_path: Path) -> None:
     """33 MiB of chatter with one kill in the middle: found, and the chatter is not read line by line."""
     path = tmp_path / "kern.log"
@@ -178,7 +209,7 @@ def test_the_analysis_of_many_deaths_is_a_document_too(tmp_path: Path) -> None:
     assert report.returncode == 0 and "2 deaths" in report.stdout and "wrote all.md" in report.stderr
     markdown, page = (tmp_path / "all.md").read_text(), (tmp_path / "all.html").read_text()
     assert (
-        markdown.startswith("# 2 deaths")
+        markdown.startswith("# 2 deaths: GPU memory full (CUDA)\n")
         and markdown.count("Tried to allocate") >= 2
         and "| CAUSE |" in markdown
     )

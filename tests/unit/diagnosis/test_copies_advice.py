@@ -94,6 +94,27 @@ def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt
     assert "which grew by 290 MiB" in stopped(attempt, growth=trained, censuses=later).next
 
 
+def test_the_variable_that_grew_with_the_steps_is_named_where_the_growth_is_younger_than_the_first_look(
+    attempt: Attempt,
+) -> None:
+    """An evaluation starts the trend anew: only one look falls into the last 27 steps."""
+    leak = Growth("growing", "train", 45.0 * MIB, 8.3 * MIB, 27, 5.0, 674 * MIB, 891 * MIB)
+
+    def looks(first: int, last: int) -> tuple[Census, ...]:
+        early = replace(census(thing("kept", first * MIB), t=END - 9), step=23)
+        return early, replace(census(thing("kept", last * MIB), t=END - 2), step=63)
+
+    named = stopped(attempt, growth=leak, censuses=looks(184, 504)).next
+    assert "it is kept in kept, a list of 3,000 dict (prep.py in main()), which grew by 320 MiB" in named
+    assert "kept in kept" not in stopped(attempt, growth=leak, censuses=looks(184, 190)).next, (
+        "it hardly grew"
+    )
+    loaded = looks(0, 900)
+    assert "kept in kept" not in stopped(attempt, growth=leak, censuses=loaded).next, (
+        "a cache that was filled"
+    )
+
+
 def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named(attempt: Attempt) -> None:
     """It died too soon for a trend, or held to be loading."""
     looks = (census(thing("rows", 200 * MIB), t=END - 9), census(thing("rows", 500 * MIB)))

@@ -348,6 +348,16 @@ def test_all_runs_of_a_name_with_their_recordings(tmp_path: Path, monkeypatch: p
     json.dumps(found.to_json())
 
 
+def test_ids_in_a_narrow_table_keep_what_they_differ_in() -> None:
+    endings = [
+        Ending(f"20261118-21490{n}-a{n}b", "segfault" if n else "cuda-oom", last_line="x " * 40)
+        for n in range(3)
+    ]
+    text = patterns_text(find_patterns(endings), width=80)
+    assert text.startswith("3 deaths: segmentation fault (2), GPU memory full (CUDA) (1)\n")
+    assert all(f" 21490{n}-a{n}b " in text for n in range(3))
+
+
 def test_a_name_used_once_stands_for_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     make_run(tmp_path, "first", 1, GIB, 1, None, "a")

@@ -599,6 +599,16 @@ def test_bus_error_of_a_worker_in_the_parents_words(attempt: Attempt) -> None:
     check(attempt.verdict(), "shm-exhausted", "likely")
 
 
+def test_the_stack_that_faulthandler_printed_is_shown_by_a_command(attempt: Attempt) -> None:
+    attempt.ended(signal=11)
+    attempt.output = (
+        b"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f5a9720fb80 (most recent call first):\n"
+        b'  File "train.py", line 3 in look\n'
+    )
+    verdict = check(attempt.verdict(), "segfault", "proven")
+    assert verdict.next == "read the Python stack that faulthandler printed: oomproof logs r1 | tail -n 40"
+
+
 # -- nobody saw it
 
 
@@ -609,6 +619,7 @@ def test_machine_went_down(attempt: Attempt) -> None:
     verdict = check(attempt.verdict(), "machine-down", "proven")
     assert "without a shutdown" in verdict.headline and "memory was nearly gone" in verdict.headline
     assert "others held 27.9 GiB" in verdict.next
+    assert "exit.json" not in [gap.source for gap in verdict.missing], "nobody lived to write it"
 
 
 def test_machine_went_down_with_memory_to_spare(attempt: Attempt) -> None:

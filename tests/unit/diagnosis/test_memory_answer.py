@@ -222,6 +222,9 @@ def test_the_limit_was_the_only_thing_in_the_way(attempt: Attempt) -> None:
     (raised,) = [remedy for remedy in verdict.remedies if remedy.change and remedy.change.key == "--limit"]
     assert raised.change is not None and (raised.change.before, raised.change.after) == ("600M", "750M")
     assert "pt_data_worker (pid 4100, worker) grew from 60 MiB to 410 MiB" in verdict.why
+    attempt.processes = [(4100, "main", "python3")]
+    alone = stopped(attempt, AT_LIMIT, limit=600 * MIB, grown=(grown,))
+    assert "grew from 60 MiB" not in alone.why, "of a job that is one process its own figures say it"
     assert verdict.growth is None
 
 

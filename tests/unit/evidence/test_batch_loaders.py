@@ -99,3 +99,8 @@ def test_a_module_of_the_folder_it_was_started_in(tmp_path: Path) -> None:
 def test_a_batch_is_one_of_a_framework_named_in_code(code: str, is_there: bool) -> None:
     """Any word "batch" brought the advice to halve it, to jobs that have none."""
     assert names_a_batch([code]) is is_there
+
+
+def test_rows_that_a_map_works_on_at_once_are_no_batch() -> None:
+    mapped = "import torch\nrows = rows.map(tokenize, batched=True, writer_batch_size=100)\n"
+    assert not names_a_batch([mapped]) and names_a_batch([mapped + "batches = cut(rows)\n"])

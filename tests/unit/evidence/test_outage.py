@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from oomproof.diagnosis.outage_verdict import judge_outage
+from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_finder import find_outages, outage_of
+from oomproof.evidence.system_kills import SystemKills
 from oomproof.recording.run_folders import find
 from oomproof.recording.writer import Writer
 from oomproof.reports.outage_report import outage_text
+from oomproof.reports.system_kill_table import system_text
 
 GIB, MIB = 1 << 30, 1 << 20
 OLD_BOOT, NEW_BOOT = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
@@ -109,9 +112,11 @@ def test_the_freeze_is_told_with_its_arithmetic(machine: Machine) -> None:
     assert "it needed 20.0 GiB (the peak of 1 other run of the same command)" in text
     assert "20.0 GiB − 11.0 GiB = short by 9.0 GiB" in text
     again = "oomproof run --name loader --need 20G -- python load_model.py --model big"
-    assert f"first training, then loader with what it needs, so that it waits its turn: {again}" in text
+    assert f"first training, then loader with what it needs, so that it waits its turn: {again}" in " ".join(
+        text.split()
+    )
     within = outage_text(outage, beside_verdict=True)
-    assert within.startswith("Needed against there") and "Could not be read" not in within
+    assert within.startswith("Needed and available") and "Could not be read" not in within
     assert "swap       4.0 GiB → 4.0 GiB used of 4.0 GiB" in text
     assert "pressure   all tasks were stalled 40% of the time" in text
     assert "3 min later" in text, "before and after the reboot"
@@ -121,6 +126,25 @@ def test_the_freeze_is_told_with_its_arithmetic(machine: Machine) -> None:
     assert outage.newest is not None and outage.newest.run.name == "loader"
     assert outage.newest.rate == pytest.approx(10.8 * GIB / 40, rel=0.01)
     assert outage.shares[0].rate == 0
+
+
+def test_the_story_fits_its_terminal_and_comes_first_where_the_machine_is_asked_about(
+    machine: Machine,
+) -> None:
+    freeze(machine)
+    outage = judge_outage(machine.outages()[0])
+    for within in (False, True):
+        text = outage_text(outage, width=80, beside_verdict=within)
+        long = [line.strip() for line in text.split("\n") if len(line) > 80]
+        assert long == ["oomproof run --name loader --need 20G -- python load_model.py --model big"], (
+            "to copy"
+        )
+        assert text.count("\nnext     ") == 1, "what to do, once"
+    report = SystemKills(0.0, sources=("kernel log",))
+    assert system_text(SystemHistory(report, (outage,))).startswith(
+        "the machine went down under a run once, after 20"
+    )
+    assert system_text(SystemHistory(report)).startswith("no kill for memory")
 
 
 def test_the_timeline_is_in_order_and_names_both(machine: Machine) -> None:

@@ -85,6 +85,7 @@ def test_where_and_what_is_not_known(script: Path, tmp_path: Path) -> None:
     assert where(examples, 0.0) == "prep.py in main()", "the file was changed since"
     assert where(thing(tmp_path / "gone.py", "examples"), math.inf) == "gone.py in main()"
     assert where(thing(script, "TABLE", "global", ""), math.inf) == "prep.py:3"
+    assert where(thing(Path("<string>"), "x", "global", ""), math.inf) == "python -c"
     script.write_text("def broken(:\n")
     assert variable_line(examples, math.inf) is None
     assert variable_line(thing(Path("/dev/zero"), "x"), math.inf) is None

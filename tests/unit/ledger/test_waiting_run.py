@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +114,41 @@ def test_another_users_folder_stays() -> None:
     os.chown(folder, 4242, 4242)
     sweep(folder)
     assert (folder / "waiting.json").exists()
+
+
+_WAITS = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from oomproof.recording import run_folders
+from oomproof.runner.waiting_run import Waiting
+if sys.argv[1] == "behind" and (child := os.fork()) == 0:
+    os.setpgid(0, 0)
+elif sys.argv[1] == "behind":
+    os.waitpid(child, 0)
+    sys.exit()
+entry = SimpleNamespace(need=1, front_pid=1, front_start=1)
+run = run_folders.new_run()
+with Waiting(run, entry, SimpleNamespace(notes=[]), print, print) as waiting:
+    waiting.pause(0.0, "5 s, short by 1.0 GiB")
+os.write(2, b"over")
+"""
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_no_status_line_from_behind(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `oomproof run … &` it stood in the line that was typed next."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", _WAITS, where])
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while b"over" not in shown and (part := os.read(ours, 4096)):
+            shown += part
+    os.close(ours)
+    os.waitpid(pid, 0)
+    assert b"over" in shown and (b"waiting" in shown) is (where == "before")
 
 
 def test_others_can_read_what_it_waits_for(tmp_path: Path) -> None:

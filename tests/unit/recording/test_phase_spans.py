@@ -78,3 +78,11 @@ def test_many_short_phases_take_few_queries(tmp_path: Path, monkeypatch: pytest.
             "eval": 300,
         }
     assert len(asked) < 20
+
+
+def test_the_last_step_is_that_of_the_agents_own_file(tmp_path: Path) -> None:
+    """The recording's is of a second before; `agent` above the table said another."""
+    rows = [phase_spans.PhaseRow("load"), phase_spans.PhaseRow("train", last_step=66)]
+    assert phase_spans.with_last_step(rows, tmp_path) == rows
+    (tmp_path / "7-now.txt").write_text("1 1000.5 68 -1 train\n")
+    assert [row.last_step for row in phase_spans.with_last_step(rows, tmp_path)] == [None, 68]

@@ -247,7 +247,7 @@ def test_beside_the_last_good_run_and_seen_before(state: Path) -> None:
     run = make_run(state, seconds=900, created=WALL + END + 3 * 86400)
     text = page(verdict(run.id), run)
     assert "Beside the last good run" in text and good.id in text
-    assert "<td>workers</td><td>4</td><td>16</td>" in text
+    assert "<td class=k>workers</td><td class=k>4</td><td class=k>16</td>" in text
     assert "<dt>seen before</dt><dd>2 times, first " in text
 
 
@@ -263,7 +263,7 @@ OUTAGE = """verdict  the machine went down; memory was nearly gone (likely)
 why      the boot id changed
 next     start it again: oomproof run -- python train.py
 
-Needed against there
+Needed and available
   it needed 4.0 GiB (as last time)
   short by 1.0 GiB
 
@@ -275,7 +275,7 @@ Who was alive
 def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
     text = text_document.markdown_page(OUTAGE)
     assert text.startswith("# The machine went down; memory was nearly gone (likely)\n")
-    assert "## Needed against there\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
+    assert "## Needed and available\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
     assert "| RUN | STARTED | HELD | COMMAND |" in text and "hf_Ab1" not in text
     assert "| nightly | 2026-09-22 14:48:20 | 3.3 GiB | python train.py --token" in text
     shown = text_document.html_page(OUTAGE)
@@ -283,7 +283,74 @@ def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
         "<h1>The machine went down; memory was nearly gone (likely)</h1>" in shown and "hf_Ab1" not in shown
     )
     assert "<dt>next</dt><dd>start it again: oomproof run -- python train.py</dd>" in shown
-    assert "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td>3.3 GiB</td>" in shown
+    assert (
+        "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td class=k>3.3 GiB</td>" in shown
+    )
+
+
+MACHINE = """the machine went down under a run once (below); 1 kill for memory
+
+TIME      VICTIM
+10:00:00  python (7)
+
+Who held what when python (7) was killed
+  PROGRAM  PROCESSES  RAM      END
+  python           2  100 MiB  killed
+  asked      python asked for 4 KiB more
+
+verdict  the machine froze
+why      memory ran out
+
+next     oomproof why a"""
+
+
+def test_another_storys_verdict_stands_in_its_place_and_a_label_is_no_row() -> None:
+    shown = text_document.html_page(MACHINE)
+    head, _, rest = shown.partition("</header>")
+    assert "<dt>next</dt><dd>oomproof why a</dd>" in head and "verdict</dt>" not in head
+    assert '<section><dl class="lines"><dt>verdict</dt><dd>the machine froze</dd><dt>why</dt>' in rest
+    assert '<ul class="plain"><li>asked: python asked for 4 KiB more</li></ul>' in rest
+    assert "<th>END</th>" in rest and "<td class=k>killed</td>" in rest
+    text = text_document.markdown_page(MACHINE)
+    assert "**verdict** the machine froze" in text and "- asked: python asked for 4 KiB more" in text
+
+
+def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
+    shown = text_document.html_page(
+        "2 deaths: segmentation fault\n\nDATE  RUN\nnow   a --b\n\nnext     oomproof why --all a-b"
+    )
+    assert "<section class=long></section>" not in shown
+    assert '<dd>oomproof why <span class="flag">--all</span> a-b</dd>' in shown
+    assert "<td>a --b</td>" in shown, "only in sentences"
+
+
+def test_a_size_of_the_headline_stays_on_its_line(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    assert "<h1>Killed at 30.3 of 32.0&nbsp;GiB after 15&nbsp;min</h1>" in page(verdict(run.id), run)
+
+
+def test_how_to_prevent_it_fits_the_cause(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB}, flags={"grace": "9"})
+    leak = replace(verdict(run.id), growth=Growth("growing", "train", 1e6, 1e6, 90, 90.0, GIB, 30 * GIB))
+    for shown, asked in ((page(verdict(run.id), run), True), (page(leak, run), False)):
+        assert ("Ask before the start whether it fits" in shown) is asked, (
+            "what grows without end fits nowhere"
+        )
+        assert shown.count("OOMPROOF_STOP_FILE") == 1
+        commands = re.findall(r"<pre>(oomproof run .*?)</pre>", shown)
+        assert len(commands) == len(set(commands)), "no command twice"
+    run.attempt.agent_folder.mkdir(exist_ok=True)
+    (run.attempt.agent_folder / "4067-listens.txt").write_text("1\nthe Hugging Face Trainer\n")
+    assert "OOMPROOF_STOP_FILE" not in page(verdict(run.id), run), "it answers already"
+    full = replace(verdict(), cause="cuda-oom", gpu=Gpu(0, 24 * GIB, 412 * MIB, 2 * GIB, None, None))
+    text = page(full, None)
+    assert (
+        "what it holds on the card is recorded" in text
+        and "--alert-gpu-above 21G" not in text.split("<pre>")[0]
+    )
+    assert "asked to save" not in text and "OOMPROOF_STOP_FILE" not in text, (
+        "the guard acts on host memory only"
+    )
 
 
 def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
@@ -302,3 +369,14 @@ def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
     assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
     assert "python load.py (pid 77), unmanaged, up to 3.0 GiB" in text
     assert "a run of ours" not in text
+
+
+def test_what_leaves_the_machine_its_floor_is_no_limit_of_the_users(state: Path) -> None:
+    for limit, shown in ((32 * GIB, "<dd>32.0 GiB</dd>"), (None, "<dd>none; capped at 30.0 GiB</dd>")):
+        run = make_run(state, f"20260921-22150{bool(limit):d}-abc", seconds=60, settings={"limit": limit})
+        (run.attempt / "started.json").write_text(
+            json.dumps(run.attempt.started() | {"rung": {"name": "cgroup-v2", "limit": limit or 30 * GIB}})
+        )
+        text = page(verdict(run.id), Run(run.folder))
+        assert shown in text
+        assert ("lies far above" in text) is False or limit is not None

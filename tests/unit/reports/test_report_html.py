@@ -20,7 +20,7 @@ from helpers_report import END, GIB, HOSTILE, WALL, make_run, verdict
 
 from oomproof.errors import OomproofError
 from oomproof.recording.schema import TABLES
-from oomproof.reports import html_chart
+from oomproof.reports import html_chart, text_document
 from oomproof.reports.html import write_html
 from oomproof.reports.timeline import Mark, Timeline
 
@@ -277,6 +277,34 @@ def test_the_keyboard_is_enough(state: Path, browser: Any) -> None:
             assert page.evaluate(f"{focused}.parentNode.open")
     assert reached.count("copy") == page.locator(".copy:visible").count() and "chart" in reached
     assert reached.count("SUMMARY") == page.locator("summary").count() and trouble == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_words_of_a_table_and_clocks_of_the_axis_stay_whole(state: Path, browser: Any, width: int) -> None:
+    """`AFTE R`, `69/40 0` in a table of seven columns; the last clock stood half outside the card."""
+    rows = "now         x  2026-11-18 21:49  7.4 s  496 MiB  stopped by oomproof  step 60/400 loss 2.3953 and more"
+    path = state / "deaths.html"
+    path.write_text(
+        text_document.html_page(f"1 death\n\nDATE (UTC)  RUN  WHEN  AFTER  HELD  CAUSE  LAST LINE\n{rows}")
+    )
+    page, _ = opened(browser, path, viewport={"width": width, "height": 740})
+    for cell in ("7.4 s", "496 MiB", "2026-11-18 21:49", "AFTER"):
+        line = "(e => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length === 1 })"
+        assert page.get_by_text(cell, exact=True).evaluate(line), cell
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page, _ = opened(browser, page_of(state, seconds=61), viewport={"width": width, "height": 740})
+    edges = "[...document.querySelectorAll('.axis span')].map(e => e.getBoundingClientRect().right)"
+    inside = page.evaluate("document.querySelector('.axis .area').getBoundingClientRect().right")
+    assert max(page.evaluate(edges)) <= inside + 1
+
+
+def test_a_printed_page_is_filled(state: Path, browser: Any) -> None:
+    """The chart and its events were kept together: half of the first sheet stayed empty."""
+    page, _ = opened(browser, page_of(state))
+    page.emulate_media(media="print")
+    kept = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).breakInside === 'avoid').map(e => e.offsetHeight)"
+    assert max(page.evaluate(kept)) < 400, "nothing that is kept together is as high as half a sheet"
+    assert page.evaluate("getComputedStyle(document.querySelector('.plot')).breakInside") == "avoid"
 
 
 def test_prints(state: Path, browser: Any) -> None:

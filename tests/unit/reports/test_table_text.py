@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oomproof.cli.main import main
 from oomproof.printable import printable
 from oomproof.recording import run_folders, state_files
-from oomproof.reports.table_text import folded, table
+from oomproof.reports.table_text import folded, folded_line, table
 
 CELLS = st.lists(st.tuples(*[st.text(max_size=40)] * 4), min_size=1, max_size=6)
 
@@ -21,6 +21,26 @@ def test_a_row_is_a_line_and_fits(rows: list[tuple[str, ...]], width: int) -> No
     lines = table(rows, width, shrink={3: 4, 0: 4, 1: 4, 2: 4}, drop=(3, 2))
     assert len(lines) == len(rows)
     assert all(len(line) <= width and printable(line) == line and "\t" not in line for line in lines)
+
+
+def test_a_line_goes_on_under_its_text() -> None:
+    line = "  full     500 MiB (its limit) would have been reached in 0 to 9 steps"
+    assert folded_line(line, 80) == [line]
+    assert folded_line(line, 40) == [
+        "  full     500 MiB (its limit) would",
+        "           have been reached in 0 to 9",
+        "           steps",
+    ]
+    assert folded_line("  - " + "ab " * 9, 24) == ["  - " + "ab " * 6 + "ab", "    ab ab"]
+
+
+def test_a_command_is_not_broken() -> None:
+    assert folded("  - ", "learn it: oomproof run --limit 4G -- python train.py, or more", 30) == [
+        "  - learn it:",
+        "    oomproof run --limit 4G -- python train.py",
+        "    or more",
+    ]
+    assert folded("", "x" * 50, 30) == ["x" * 30, "x" * 20], "a word that is none of ours"
 
 
 def test_what_gives_way_first() -> None:

@@ -12,6 +12,7 @@ from signal import SIGKILL
 import pytest
 from helpers_case import OWN_KILL, Attempt, kernel
 
+from oomproof.records import replace
 from oomproof.reports.verdict_text import fitted, long_form, three_lines
 
 
@@ -28,6 +29,46 @@ def test_three_lines(tmp_path: Path) -> None:
         "next     to learn how much it takes: oomproof run --limit 20G -- python train.py, "
         "or make the job smaller (a smaller batch, fewer workers)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("following", "lines"),
+    [
+        (
+            "to learn how much it takes: oomproof run --limit 4000M -- python train.py --steps 400, or make it smaller",
+            [
+                "next     to learn how much it takes:",
+                "         oomproof run --limit 4000M -- python train.py --steps 400",
+                "         or make it smaller",
+            ],
+        ),
+        (
+            "find it; then OMP_NUM_THREADS=1 oomproof run -- python -c 'a = 1; b, c = 2' 7; resume from a (b)",
+            [
+                "next     find it; then",
+                "         OMP_NUM_THREADS=1 oomproof run -- python -c 'a = 1; b, c = 2' 7",
+                "         resume from a (b)",
+            ],
+        ),
+        (
+            "get the stack: gdb -batch -ex run -ex bt --args ./hog 400 and some more words",
+            [
+                "next     get the stack:",
+                "         gdb -batch -ex run -ex bt --args ./hog 400 and some more words",
+            ],
+        ),
+        (
+            "oomproof runs then shows its peak, so many words that a line is folded",
+            ["next     oomproof runs then shows its peak, so", "         many words that a line is folded"],
+        ),
+    ],
+)
+def test_a_command_is_one_line_to_copy(following: str, lines: list[str], tmp_path: Path) -> None:
+    """Folded, `--limit` stood at the end of one line and its value on the next."""
+    verdict = replace(Attempt(tmp_path).verdict(), next=following)
+    shown = three_lines(verdict, width=48).split("\n")
+    assert shown[shown.index(lines[0]) :] == lines
+    assert following in three_lines(verdict), "whole in a log"
 
 
 def test_all_well_is_told_by_the_facts_and_not_by_the_words(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import command
-from oomproof.diagnosis.crashes import crash_of
+from oomproof.diagnosis.crashes import crash_of, native_stack
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.output_claims import output_claims
@@ -23,6 +23,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     headline = "aborted by its own native code, not an OOM kill"
     why = f"it {death.phrase}"
     next_step = f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}"
+    if case.native:
+        next_step = native_stack(case)
     crash = crash_of(case, signal.SIGABRT)
     if crash is not None and crash.frames:
         why += f"; the Python line was {crash.where}"
@@ -42,6 +44,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             f"{why}{silence(case)}",
             next_step,
             evidence=case.evidence_from("exit", "output.", "handler.", "agent.crash", "agent.position"),
-            test="PYTHONFAULTHANDLER=1 shows the Python line that led to the abort",
+            test="a debugger shows the line that led to the abort"
+            if case.native
+            else "PYTHONFAULTHANDLER=1 shows the Python line that led to the abort",
         )
     ]

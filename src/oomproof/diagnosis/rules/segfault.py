@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.diagnosis.advice import command, command_line
-from oomproof.diagnosis.crashes import crash_of, crash_of_another
+from oomproof.diagnosis.advice import command, command_line, read_output
+from oomproof.diagnosis.crashes import crash_of, crash_of_another, native_stack
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.rule_weights import Weight
@@ -58,7 +58,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         why += f"; the Python line was {crash.where}"
         next_step = f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
     elif output_verdict:
-        next_step = f"read the Python stack that faulthandler printed at the end of {case.folder}/output.log"
+        next_step = f"read the Python stack that faulthandler printed: {read_output(case)}"
+    elif case.native:
+        next_step = native_stack(case)
     else:
         next_step = f"get the Python stack of the crash: PYTHONFAULTHANDLER=1 {command(case)}"
     stack = Remedy(
@@ -79,9 +81,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             ),
             test=_OPENMP_TEST
             if case.openmp is not None
-            else "the line 'segfault at' in the kernel log; PYTHONFAULTHANDLER=1 shows the Python line",
+            else f"the line 'segfault at' in the kernel log; {'a debugger' if case.native else 'PYTHONFAULTHANDLER=1'} shows the "
+            f"{'line' if case.native else 'Python line'}",
             victim=Victim(fault.pid, fault.name) if fault is not None else None,
-            remedies=(*((stack,) if crash is None else ()), *_one_runtime(case)),
+            remedies=(*((stack,) if crash is None and not case.native else ()), *_one_runtime(case)),
         )
     ]
 

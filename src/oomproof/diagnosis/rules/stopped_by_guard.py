@@ -10,6 +10,7 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
+from oomproof.units import format_duration, format_size
 
 _SIGNALLED = Weight(800, "our own record of the signal, and the job ended within the grace time")
 _ASKED = Weight(800, "our own record of the request, and the job ended cleanly after it")
@@ -22,6 +23,7 @@ _TOLD = {
     "kill": "killed with SIGKILL",
 }
 _SENT = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
+_AT_ONCE = 1.0  # seconds
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -29,15 +31,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or stop is None:
         return []
     weight, certainty = _weight(case, stop)
-    headline = f"stopped by oomproof's guard: {_told(stop, death)}"
+    at_limit = case.settings.limit is not None and stop.scope == "limit"
+    short = f"near its limit of {format_size(case.settings.limit)}" if at_limit else "as memory ran short"
+    headline = f"stopped by oomproof's guard {short}: {_told(stop, death)}"
     heard = case.stop_answer == "heard"
     if stop.action == "ask" and not death.failed:
         headline += ", and it did" if heard else ", and it ended"
-    end = case.status.boottime if case.status else None
-    later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
-    at_limit = case.settings.limit is not None and stop.scope == "limit"
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
-    why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
+    why = f"{stop.why or 'memory was about to run out'}{_ending(case, stop, death)}"
     if stop.action == "ask" and not heard:
         why += "; whether it had seen the request is not known"
     named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
@@ -58,6 +59,17 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             culprit=memory.culprit,
         )
     ]
+
+
+def _ending(case: CaseFile, stop: Action, death: Death) -> str:
+    """How it ended; an end at once, by the signal that the headline names, is not said twice."""
+    end = case.status.boottime if case.status else None
+    if end is None:
+        return f"; it {death.phrase}"
+    took = max(0.0, end - stop.boottime)
+    if took < _AT_ONCE and death.signal == _SENT.get(stop.action, -1):
+        return ""
+    return f"; {format_duration(took)} later it {death.phrase}"
 
 
 def _told(stop: Action, death: Death) -> str:
