@@ -168,6 +168,9 @@ class ProgressTracker:
             uptime=sign.uptime if sign.step is not None else before.uptime,
         )
         if sign.epoch is not None:
+            if sign.epoch <= 1 and self._epoch > sign.epoch + 1:  # a next fold, trial or run
+                self._epoch = sign.epoch
+                self._marked_epoch = min(self._marked_epoch, sign.epoch)
             if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:
                 self.advances += 1
             self._epoch = max(self._epoch, sign.epoch)
