@@ -72,7 +72,7 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
         if not losses:
             continue
         infinite = any(loss.lower().lstrip("-") in ("nan", "inf") for loss in losses)
-        if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.last):
+        if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.current):
             hit = Hit("nan", "the loss is no longer a number", 0.6, facts=JobFacts(heard="loss"))
             chains.add(number, line.strip(), hit)
         return
@@ -80,7 +80,7 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
 
 def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> None:
     """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
-    if any(finding.job.kind != "talk" for finding in chains.last):
+    if any(finding.job.kind != "talk" for finding in chains.current):
         return
     seen = 0
     for number, raw in reversed(tail.recent):

@@ -127,6 +127,9 @@ class ProgressTracker:
         self.seen = 0  # signs at all
         self.trained = False  # a sign of training was among them
         self.advances = 0  # signs beyond all that stood before the last mark
+        self.finishes = 0  # lines that say that a run has finished
+        self.anew = False  # the first sign below the last mark is of a beginning
+        self._fresh = False  # no sign yet below the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
         self._marked: dict[int, int] = {}
@@ -137,11 +140,24 @@ class ProgressTracker:
         """Something failed here: only what goes beyond now is an advance."""
         self._marked = dict(self._furthest)
         self._marked_epoch = self._epoch
+        self._fresh, self.anew = True, False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last sign is the last of its own count."""
+        last = self.last
+        if last.epochs is not None and last.epoch is not None and last.epoch + 1 < last.epochs:
+            return False
+        counted = last.epochs is not None if last.bar is None else last.bar[0] == last.bar[1]
+        return counted and last.training_step is not None or (counted and last.epochs is not None)
 
     def look(self, number: int, text: str) -> None:
         sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
         if sign is None:
             return
+        if self._fresh:
+            first = sign.step if sign.step is not None else sign.epoch or 0.0
+            self._fresh, self.anew = False, self.seen == 0 or first <= 1
         self.seen += 1
         finished = sign.step is not None and sign.step == sign.total
         phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)

@@ -31,13 +31,14 @@ _FEWEST_LETTERS = 5
 class RestartWatch:
     """``begin`` with the first lines, then ask of every block whether it may hold an opening, and of its lines which."""
 
-    __slots__ = ("_keys", "_quiet", "_shapes", "_started")
+    __slots__ = ("_keys", "opened", "_quiet", "_shapes", "_started")
 
     def __init__(self) -> None:
         self._shapes: dict[str, str] = {}  # of the lines that opened the first run, each with its key
         self._keys: tuple[str, ...] = ()
         self._started = False
         self._quiet: dict[str, int] = {}
+        self.opened = 0  # the line that opened the last run, where it is not the first
 
     def begin(self, block: Sequence[tuple[int, str]]) -> None:
         """The first lines that say anything are the opening; a title or a traceback opens no run, and what stands twice
@@ -61,8 +62,10 @@ class RestartWatch:
     def may_open(self, text: str) -> bool:
         return any(key in text for key in self._keys) or any(word in text for word in _ANNOUNCING)
 
-    def opens(self, line: str, failed: bool) -> bool:
+    def opens(self, number: int, line: str, failed: bool) -> bool:
+        """Whether another run begins below a failure."""
         if _ANNOUNCED.search(line[:400]):
+            self.opened = number
             return failed
         shape = _shape(line)
         if shape not in self._shapes:
@@ -71,6 +74,8 @@ class RestartWatch:
         if self._quiet[shape] > _OFTEN:
             del self._shapes[shape]
             self._keys = tuple(self._shapes.values())
+        elif number - self.opened > _LOOK:  # all of an opening, not only its last line
+            self.opened = number
         return failed
 
 

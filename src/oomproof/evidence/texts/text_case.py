@@ -81,6 +81,23 @@ def _of_an_attempt(finding: Finding) -> bool:
     return cause_of(finding.cause).killed_by == "engine" or finding.guard.by in _STARTERS
 
 
+def _of_last_run(
+    system: list[Finding], training: list[Finding], opened: int
+) -> tuple[list[Finding], list[Finding]]:
+    """Of a job's log with several runs in it: what ended an earlier one is no death of the last, if that had its own."""
+    roots = [finding for finding in training if finding.job.role == "root"]
+    deaths = [finding for finding in system if finding.cause != "not-a-crash"]
+    if not opened or not any(finding.line > opened for finding in (*roots, *deaths)):
+        return system, training
+    if any(finding.line > opened for finding in roots):
+        return [finding for finding in system if finding.line > opened], training
+    return system, [_as_noise(finding) if finding.line < opened else finding for finding in training]
+
+
+def _as_noise(finding: Finding) -> Finding:
+    return replace(finding, job=replace(finding.job, role="noise"))
+
+
 def _as_it_is(finding: Finding) -> Finding:
     return finding
 
@@ -140,6 +157,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             if not (_of_an_attempt(finding) and job.finished_after(finding.line))
         ]
         written = _written(path)
+        findings, told = _of_last_run(findings, told, job.opened)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}
         # the kernel's own line is no complaint of a job
