@@ -31,13 +31,14 @@ _FEWEST_LETTERS = 5
 class RestartWatch:
     """``begin`` with the first lines, then ask of every block whether it may hold an opening, and of its lines which."""
 
-    __slots__ = ("_keys", "opened", "_quiet", "_shapes", "_started")
+    __slots__ = ("_keys", "opened", "_quiet", "_shapes", "_started", "_until")
 
     def __init__(self) -> None:
         self._shapes: dict[str, str] = {}  # of the lines that opened the first run, each with its key
         self._keys: tuple[str, ...] = ()
         self._started = False
         self._quiet: dict[str, int] = {}
+        self._until = 0  # the last line of the first opening
         self.opened = 0  # the line that opened the last run, where it is not the first
 
     def begin(self, block: Sequence[tuple[int, str]]) -> None:
@@ -45,10 +46,10 @@ class RestartWatch:
         among them is one of many."""
         if self._started:
             return
-        written = [line for _, line in block if line.strip()][:_LOOK]
+        written = [(number, line) for number, line in block if line.strip()][:_LOOK]
         self._started = bool(written)
         seen: set[str] = set()
-        for index, line in enumerate(written):
+        for index, (number, line) in enumerate(written):
             if _FAILURE.search(line):
                 break
             shape = _shape(line)
@@ -57,6 +58,7 @@ class RestartWatch:
             elif len(self._shapes) < _OPENINGS and (key := _key(line, shape, first=index == 0)):
                 self._shapes[shape] = key
             seen.add(shape)
+            self._until = number
         self._keys = tuple(self._shapes.values())
 
     def may_open(self, text: str) -> bool:
@@ -68,13 +70,13 @@ class RestartWatch:
             self.opened = number
             return failed
         shape = _shape(line)
-        if shape not in self._shapes:
+        if number <= self._until or shape not in self._shapes:
             return False
         self._quiet[shape] = 0 if failed else self._quiet.get(shape, 0) + 1
         if self._quiet[shape] > _OFTEN:
             del self._shapes[shape]
             self._keys = tuple(self._shapes.values())
-        elif number - self.opened > _LOOK:  # all of an opening, not only its last line
+        elif not self.opened or number - self.opened > _LOOK:  # all of an opening, not only its last line
             self.opened = number
         return failed
 
