@@ -47,6 +47,7 @@ class FailureChains:
         self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._rank: int | None = None  # that MPI says is about to be told of
         self._restarted = False  # another run began below the last failure
+        self.began = 0  # … at this line
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
 
@@ -170,9 +171,9 @@ class FailureChains:
         """The program says that it goes on in spite of what it has just printed."""
         self._handled = True
 
-    def run_began(self) -> None:
+    def run_began(self, number: int) -> None:
         """The log continues with another run. Without a failure of its own it does not take back what is told above."""
-        self._restarted = True
+        self._restarted, self.began = True, number
 
     def only_examples(self) -> None:
         """The text explains how things die: what it names and shows did not happen here."""

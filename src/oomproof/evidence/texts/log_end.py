@@ -68,6 +68,8 @@ def _cut(named: str, library: str, code: str = "") -> Hit:
 def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
     """No exception, but the last loss that was printed is no number."""
     for number, line in reversed(tail.recent):
+        if number <= chains.began:
+            return
         losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
         if not losses:
             continue
@@ -84,6 +86,8 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
         return
     seen = 0
     for number, raw in reversed(tail.recent):
+        if number <= chains.began:
+            return
         line = clean(raw)
         text = line.text.strip()
         if not text or NOT_ORDINARY.match(text):

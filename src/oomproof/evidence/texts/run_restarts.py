@@ -19,8 +19,9 @@ _FAILURE = re.compile(
 # A launcher says that the next run or attempt begins
 _ANNOUNCED = re.compile(
     r"^wandb: Agent Starting Run: \w|\d attempts left; will restart worker group|Restarting worker group|CANCELLED AT \S{10,30} DUE TO (?:JOB REQUEUE|PREEMPTION)"
+    r"|^In ?\[\d{1,6}\]:"  # a notebook's next cell, a shell's next input
 )
-_ANNOUNCING = ("Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
+_ANNOUNCING = ("In [", "Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
 _OFTEN = 3  # openings without a failure between them: the line is one of many
 _OPENINGS = 8  # of the first lines that tell something
 _LOOK = 40  # lines

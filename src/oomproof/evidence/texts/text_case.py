@@ -24,7 +24,9 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.notebooks import Outputs
 from oomproof.evidence.texts.post_heads import split_head, spoken_lines
+from oomproof.evidence.texts.program_sources import Reported
 from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.screen_lines import Unwrapped
 from oomproof.evidence.texts.training_parser import TrainingParser
@@ -124,7 +126,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 guards.feed(number, line)
         else:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
-            lines = Ordered(Collected(Unwrapped(raw)))
+            lines = Ordered(Collected(Unwrapped(Reported(Outputs(raw)))))
             true = lines.true
             examples = Examples()
             for index, batch in enumerate(_batches(lines)):

@@ -178,7 +178,7 @@ class TrainingParser:
         for number, line in block:
             if self._restarts.opens(number, line, failed):
                 self._settle()
-                self._chains.run_began()
+                self._chains.run_began(number)
 
     def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""
