@@ -234,7 +234,7 @@ def row(
 ) -> None:
     chance = random.Random(1)
     wrong = told = known = false = count = peaceful = 0
-    quoted, runs = name.startswith("quoted"), name.startswith(("runs", "errors", "woven: another job"))
+    quoted, runs = name.startswith("quoted"), name.startswith(("runs", "errors", "woven: another"))
     for path, truth in jobs:
         dead = not cause_of(truth["kind"]).good and truth["kind"] != "silent-end"
         if (runs or quoted or name.startswith("notebook")) and not (dead and path.parent.name == "logs"):

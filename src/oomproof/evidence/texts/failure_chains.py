@@ -82,7 +82,7 @@ class FailureChains:
         else:
             self._last_hit, self._repeats = key, 0
         if raised is None:
-            self.mark()
+            self.mark(tag)
         heard = "summary" if hit.kind == "summary" else "line"
         if raised is not None:
             heard = "exception" if raised.loose else "traceback"
@@ -156,13 +156,13 @@ class FailureChains:
             chain.pop()
             self._last_hit, self._repeats = ("", ""), 0
 
-    def mark(self) -> None:
+    def mark(self, tag: str = "") -> None:
         """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
         signs = self._tail.signs
         if self.last and (self._restarted or signs.advances - self._advances >= 2):
             self.close(last=False)
         self._restarted = False
-        signs.mark()
+        signs.mark(tag)
         self._advances = signs.advances
         self._finishes = signs.finishes
         self._handled = False

@@ -129,6 +129,7 @@ class ProgressTracker:
         self.advances = 0  # signs beyond all that stood before the last mark
         self.finishes = 0  # lines that say that a run has finished
         self.anew = False  # the first sign below the last mark is of a beginning
+        self._tag = ""  # who failed at the last mark
         self._fresh = False  # no sign yet below the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
@@ -136,8 +137,9 @@ class ProgressTracker:
         self._marked_epoch = -1.0
         self._phases: dict[int, str] = {}  # total of a bar -> phase that one of its lines told
 
-    def mark(self) -> None:
-        """Something failed here: only what goes beyond now is an advance."""
+    def mark(self, tag: str = "") -> None:
+        """Something failed here: only what goes beyond now is an advance, and not of another rank or process."""
+        self._tag = tag
         self._marked = dict(self._furthest)
         self._marked_epoch = self._epoch
         self._fresh, self.anew = True, False
@@ -151,7 +153,7 @@ class ProgressTracker:
         counted = last.epochs is not None if last.bar is None else last.bar[0] == last.bar[1]
         return counted and last.training_step is not None or (counted and last.epochs is not None)
 
-    def look(self, number: int, text: str) -> None:
+    def look(self, number: int, text: str, tag: str = "") -> None:
         sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
         if sign is None:
             return
@@ -183,6 +185,8 @@ class ProgressTracker:
             bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
             uptime=sign.uptime if sign.step is not None else before.uptime,
         )
+        if tag and self._tag and tag != self._tag:
+            return
         if sign.epoch is not None:
             if sign.epoch <= 1 and self._epoch > sign.epoch + 1:  # a next fold, trial or run
                 self._epoch = sign.epoch

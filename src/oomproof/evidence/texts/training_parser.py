@@ -191,7 +191,8 @@ class TrainingParser:
                 part = tail.rpartition("\r")[2]
                 signs.append((number, part if _marked(part) else tail))
         for number, line in reversed(signs):
-            self._tail.signs.look(number, clean(line).text)
+            cleaned = clean(line)
+            self._tail.signs.look(number, cleaned.text, cleaned.tag)
 
     # -- lines ----------------------------------------------------------------------------------------
 
@@ -228,7 +229,8 @@ class TrainingParser:
         self._above = raw
         for mark in marks:
             if mark in raw:
-                self._tail.signs.look(number, clean(raw).text)
+                line = clean(raw)
+                self._tail.signs.look(number, line.text, line.tag)
                 break
 
     def _in_traceback(self) -> bool:
@@ -257,7 +259,7 @@ class TrainingParser:
         if raised is not None:
             self._settle()
             self._raised_at = number
-            self._chains.mark()  # now: what follows the error counts, not what follows its last line
+            self._chains.mark(line.tag)  # now: what follows the error counts, not what follows its last line
             self._pending = Message(number, raised, line.tag, raised.text, line)
             self._chains.ordinary_then = self._chains.ordinary
             return True
