@@ -95,7 +95,8 @@ class FailureChains:
             signs=self._tail.signs.seen,
             heard=hit.facts.heard or heard,
             rank=tag,
-            ended=raised is not None and raised.ended,
+            # a launcher logs a rank's end and then ends itself
+            ended=raised is not None and raised.ended and (not raised.logged or hit.kind == "wrapper"),
         )
         if raised is not None:
             facts = replace(
@@ -159,7 +160,10 @@ class FailureChains:
     def mark(self, tag: str = "") -> None:
         """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
         signs = self._tail.signs
-        if self.last and (self._restarted or signs.advances - self._advances >= 2):
+        went_on = signs.advances - self._advances >= 2
+        if went_on and self._gone(self.last) and not signs.anew:
+            went_on = self._survived(self.last)  # else a buffer's rest, and then what follows from the death
+        if self.last and (self._restarted or went_on):
             self.close(last=False)
         self._restarted = False
         signs.mark(tag)

@@ -69,7 +69,8 @@ class Raised:
     chained: bool  # another exception stands above it in the same chain
     survived: bool  # printed by a finalizer or by logging: no death
     loose: bool  # an exception's line without its traceback
-    ended: bool = False  # from the script's own first frame on: nobody caught it
+    ended: bool = False  # from the script's own first frame on: nobody caught it …
+    logged: bool = False  # … but who logged it
 
     @property
     def text(self) -> str:
@@ -205,11 +206,11 @@ class Writer:
         if "**" in message:
             message = _BOLD.sub(r"\g<words>", message)
         outermost = self.frames[0] if self.frames else ("<", "", "")
-        ended = self.headed and not (loose or self.logged or self.survived)
+        ended = self.headed and not (loose or self.survived)
         ended = ended and outermost[1] == "<module>" and not outermost[0].startswith(("<", "~", "Cell"))
         raised = Raised(
-            name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose, ended
-        )
+            name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose, ended, self.logged
+        )  # fmt: skip
         self.chained = self.survived = self.waiting_for_code = False
         self.open = max(0, self.open - 1)
         self.headed = self.headed and self.open > 0
