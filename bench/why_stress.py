@@ -239,6 +239,8 @@ def row(
         dead = not cause_of(truth["kind"]).good and truth["kind"] != "silent-end"
         if (runs or quoted or name.startswith("notebook")) and not (dead and path.parent.name == "logs"):
             continue  # what the kernel tells is no run's output
+        if name.startswith("errors") and not any("Traceback (most" in line for line in texts[path]):
+            continue  # only an exception lets a buffer out
         other = texts[chance.choice([death for death in deaths if death != path])]
         made = folder / ("text.ipynb" if name.startswith("notebook") else "text.log")
         made.write_text("\n".join(shape(texts[path], other, chance)) + "\n", errors="surrogateescape")

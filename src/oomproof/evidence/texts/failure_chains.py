@@ -206,8 +206,8 @@ class FailureChains:
         """Whether the process is seen to have ended. One that a signal ended left nothing in a buffer."""
         if any(finding.job.ended for finding in chain):
             return True
-        strong = [finding for finding in chain if finding.strength >= _SURE]
-        return self._tail.signs.anew and any(cause_of(finding.cause).by_signal for finding in strong)
+        told = [finding for finding in chain if finding.job.kind == "summary" and finding.strength >= _SURE]
+        return self._tail.signs.anew and any(cause_of(finding.cause).by_signal for finding in told)
 
     def _survived(self, chain: Sequence[Finding]) -> bool:
         """Whether an exception that nobody was seen to catch was caught all the same."""

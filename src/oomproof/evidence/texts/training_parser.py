@@ -35,7 +35,7 @@ _FAILED_SCRIPT = re.compile(
 _NATIVE = "C++ Traceback (most recent call last)"
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
-_LOGGED = ("ERROR", "WARNING", "CRITICAL", "FATAL")
+_LOGGED = ("ERROR", "CRITICAL", "FATAL")
 _ANSWER = 4  # lines below an exception in which its handler speaks
 _GOES_ON = re.compile(
     r"(?i)\b(?:skip\w*|retry\w*|(?:re-?)?trying|continu\w*|recover\w*|fall(?:ing|s)? ?back|ignor\w*|resum\w*|reduc\w*|halv\w*)\b"

@@ -105,7 +105,8 @@ def _exited(said: FailureText, match: Match) -> Hit | None:
         )
     if groups.get("number"):
         number = int(groups["number"])
-        if number not in MEANS or (said.quiet and number not in (9, 11)):
+        # 10 and 12 are others elsewhere; a job's own signals are asked for
+        if number not in MEANS or "SIGUSR" in said.text or (said.quiet and number not in (9, 11)):
             return None
         return by_signal(number, 0.45 if said.quiet else 0.85, pids=pids)
     if groups.get("word"):
