@@ -30,7 +30,7 @@ _SCRIPTS = (
     ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|process_data|data_process|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
 )  # fmt: skip
 OF_GRADIENTS = re.compile(
-    r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,20}train_step\)"
+    r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,60}train_step\)"
 )  # names of kernels
 
 
@@ -66,7 +66,7 @@ _AT_START = re.compile(
     r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
     r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
     r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: "
-    r"|abruptly died during map operation|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
+    r"|abruptly died during map operation|unable to mmap \d+ bytes from file <(?!/dev/shm|/?torch_)|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
 )
 
 
@@ -128,7 +128,7 @@ def of_bar(text: str) -> str:
     if words and (phase := of_words(words.replace(" ", "_"))):
         return phase
     trains = _TRAIN_LOOP.search(text[:80]) or tells_loss(text) or _EPOCH.search(text[:200])
-    return "train" if trains else _of_rounds(text[:200]) or "unknown"
+    return "train" if trains else of_rounds(text[:200]) or "unknown"
 
 
 def tells_loss(text: str) -> bool:
@@ -157,7 +157,7 @@ _ROUNDS = (
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
     ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
-    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+    ("load", re.compile(r"^Creating Layer \S|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
@@ -173,7 +173,7 @@ _SENTENCE = re.compile(r"[a-z)`]\. [A-Z]|[a-z]{3}\.$")
 def of_heading(text: str) -> str:
     """The phase that a line announces or that only such a phase prints; "" where it shows none."""
     line = text[:200]
-    if phase := _of_rounds(line):
+    if phase := of_rounds(line):
         return phase
     if "%|" in text:  # a bar in bytes is no sign of progress, and yet it says what is fetched
         return "load" if _PREPARING.match(line) and _BYTES.search(text) and "100%|" not in text else ""
@@ -189,7 +189,8 @@ def of_heading(text: str) -> str:
     return _of_loop(text[:200])
 
 
-def _of_rounds(line: str) -> str:
+def of_rounds(line: str) -> str:
+    """By lines that only one kind of loop, or only loading, prints."""
     return next((phase for phase, pattern in _ROUNDS if pattern.search(line)), "")
 
 
