@@ -9,16 +9,16 @@ from oomproof.evidence.texts.failures.rules import CodeRule
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.evidence.texts.quantities import SIZE, amount
 
-_ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
+_ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "ut_of_memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
 
 # Something was asked for and not given. "Allocate" alone is not enough: schedulers allocate nodes, launchers ports.
 _REFUSED = re.compile(
     r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Cc]ouldn't|[Uu]nable to|[Ff]ail(?:ed|ure|s|ing)? (?:to|in|when)|[Ee]rror(?: in| while|:)?) ?(?:\w+ )?(?:re)?[Aa]llocat\w*[^\n]{0,60}?"
     r"(?:memory|bytes\b|buffer|tensor|vector of size|\d ?[KMGT]i?B\b)|\b[Oo]ut[ _-][Oo]f[ _-](?:\w{3,6} )?[Mm]emory\b|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b"
-    r"|[Ii]nsufficient (?:\w+ ){0,3}?memory\b|[Mm]emory allocation (?:failed|failure|error)|: bad allocation\b|[Ff]ail\w* to (?:alloc|malloc)\b|\b[mc]alloc\w*(?:\(\))? (?:failed|error|returned)"
+    r"|[Ii]nsufficient (?:\w+ ){0,3}?memory\b|[Mm]emory allocation (?:failed|failure|error)|: bad allocation\b|[Ff]ail\w* to (?:alloc|malloc)\b|\bOut_of_memory\b|\b[mc]alloc\w*(?:\(\))? (?:failed|error|returned)"
 )
 _GPU = re.compile(
-    r"GPU|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal|\bNPU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
+    r"GPU|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal|\bNPU\b|\bMLU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
 )
 _TOLD = re.compile(
     rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b|memory of (\d{{3,16}}) size|[Rr]equested memory: (\d{{3,16}})\b"
@@ -33,7 +33,7 @@ _GUESS = re.compile(
     r"(?i)\bcould be because\b|\bseveral reasons\b|\bmost common (?:are|causes|reasons)\b|\bpossible (?:causes|reasons)\b"
 )
 _ERROR_FIRST = re.compile(
-    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W"
+    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,4}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W|^\[\w{4,60}\] (?=[Ff]ail)|^[\w./-]{2,40}: (?=not enough memory$)"
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(

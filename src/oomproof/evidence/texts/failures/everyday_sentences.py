@@ -93,6 +93,7 @@ EVERYDAY = (
          Row("failed assertion ", "/src/mps.mm:12: failed assertion `buffer is not large enough'", r"\.mm:\d+: failed assertion [`']"),
          unless=r"thread: \[|malloc\.c"),
     Rule("interrupted", _OUTSIDE, 0.95,
+         Row("InterruptException:", "ERROR: InterruptException:", r"^(?:ERROR: )?(?:LoadError: )?InterruptException:"),  # Julia
          Row("KeyboardInterrupt", "KeyboardInterrupt", r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b"),
          Row("SignalException: ", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", r"SignalException: .{0,60}got signal: ?(?:15|2|1)\b"),
          Row("api.SignalException", "torch.distributed.elastic.multiprocessing.api.SignalException", r"^torch\.distributed\.elastic\.multiprocessing\.api\.SignalException$"),
