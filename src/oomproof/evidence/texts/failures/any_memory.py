@@ -33,7 +33,7 @@ _GUESS = re.compile(
     r"(?i)\bcould be because\b|\bseveral reasons\b|\bmost common (?:are|causes|reasons)\b|\bpossible (?:causes|reasons)\b"
 )
 _ERROR_FIRST = re.compile(
-    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,4}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W|^\[\w{4,60}\] (?=[Ff]ail)|^[\w./-]{2,40}: (?=not enough memory$)"
+    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W|^EXITING because of \w{0,12} ?ERROR\b|^\[\w{4,60}\] (?=[Ff]ail)|^[\w./-]{2,40}: (?=not enough memory$)"
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(

@@ -113,7 +113,9 @@ def _exited(said: FailureText, match: Match) -> Hit | None:
         return by_signal(WORDS[groups["word"].lower()], 0.8, pids=pids)
     code = int(groups["code"])
     # a program's own -1 is no hang-up, but where Python's launchers say so
-    number = -code if code < 0 and (code < -1 or "SIGHUP" in said.text) else code - 128 if 128 < code < 160 else 0
+    number = (
+        -code if code < 0 and (code < -1 or "SIGHUP" in said.text) else code - 128 if 128 < code < 160 else 0
+    )
     if number in MEANS:
         return by_signal(number, 0.85, pids=pids)
     if code == 0 or level in ("INFO", "DEBUG"):
