@@ -100,16 +100,13 @@ SHAPES: dict[str, Shape] = {
         header(1) + steps(0, 60) + other_figures(text) + header(2) + steps(0, 40) + text
     ),
     "runs: job's number": lambda text, other, chance: (
-        ["Loading module cuda/12.1", "SLURM_JOB_ID=4711", "node: gpu-07", *steps(0, 60), *other_figures(text)]
-        + ["Loading module cuda/12.1", "SLURM_JOB_ID=4712", "node: gpu-11", *steps(0, 40), *text]
+        ["Loading module cuda/12.1", "SLURM_JOB_ID=4711", "node: gpu-07", *steps(0, 60), *other_figures(text), "Loading module cuda/12.1", "SLURM_JOB_ID=4712", "node: gpu-11", *steps(0, 40), *text]
     ),
     "runs: commands": lambda text, other, chance: (
-        ["+ export OMP_NUM_THREADS=4", "+ python train.py --lr 0.1", *steps(0, 60), *other_figures(text)]
-        + ["+ python train.py --lr 0.01", *steps(0, 40), *text]
+        ["+ export OMP_NUM_THREADS=4", "+ python train.py --lr 0.1", *steps(0, 60), *other_figures(text), "+ python train.py --lr 0.01", *steps(0, 40), *text]
     ),
     "runs: trials": lambda text, other, chance: (
-        ["4 trials, grid search", "===== trial 1/4: lr=0.1 =====", *other_figures(text)]
-        + ["===== trial 2/4: lr=0.01 =====", *text]
+        ["4 trials, grid search", "===== trial 1/4: lr=0.1 =====", *other_figures(text), "===== trial 2/4: lr=0.01 =====", *text]
     ),
     "runs: steps begin again": lambda text, other, chance: (
         steps(0, 90) + other_figures(text) + steps(0, 40) + text

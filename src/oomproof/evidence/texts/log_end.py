@@ -20,6 +20,7 @@ NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|s
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
+_WORD = re.compile(r"[^\W\d_]{3}")
 _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
@@ -104,6 +105,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             chains.add(number, text, hit, line.tag)
             return
         loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
+        loud = loud and _WORD.search(text) is not None  # a table's figures complain of nothing
         if (loud or _COMPLAINT.search(text)) and not around.mentions(number, raw):
             hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
             chains.add(number, text, hit, line.tag)

@@ -59,10 +59,9 @@ def _cells(book: object) -> list[Mapping[str, Any]] | None:
     if not isinstance(book, dict):
         return None
     sheets = book.get("worksheets")
+    cells: object = book.get("cells")
     if isinstance(sheets, list):  # the third format
         cells = [cell for sheet in sheets if isinstance(sheet, dict) for cell in sheet.get("cells") or ()]
-    else:
-        cells = book.get("cells")
     if not isinstance(cells, list) or "nbformat" not in book:
         return None
     return [cell for cell in cells if isinstance(cell, dict) and isinstance(cell.get("outputs"), list)]

@@ -150,8 +150,9 @@ class ProgressTracker:
         last = self.last
         if last.epochs is not None and last.epoch is not None and last.epoch + 1 < last.epochs:
             return False
-        counted = last.epochs is not None if last.bar is None else last.bar[0] == last.bar[1]
-        return counted and last.training_step is not None or (counted and last.epochs is not None)
+        if last.bar is not None and last.bar[0] != last.bar[1]:
+            return False
+        return last.epochs is not None or (last.bar is not None and last.training_step is not None)
 
     def look(self, number: int, text: str, tag: str = "") -> None:
         sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code

@@ -32,7 +32,7 @@ _FEWEST_LETTERS = 5
 class RestartWatch:
     """``begin`` with the first lines, then ask of every block whether it may hold an opening, and of its lines which."""
 
-    __slots__ = ("_keys", "opened", "_quiet", "_shapes", "_started", "_until")
+    __slots__ = ("_keys", "_quiet", "_shapes", "_started", "_until", "opened")
 
     def __init__(self) -> None:
         self._shapes: dict[str, str] = {}  # of the lines that opened the first run, each with its key

@@ -26,7 +26,7 @@ _JAX = re.compile(
     r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|Failed to allocate request for|external/org_tensorflow|external/tsl|XLA:TPU|memory space hbm|jax\.errors|That was not possible\. There are|_HBM\d"
 )
 _BYTES = re.compile(
-    r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device|\((\d+) bytes\) from device"
+    r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device|\((\d+) bytes\) from device|failed to alloc (\d+) bytes on host"
 )
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHORT = re.compile(  # of a TPU
