@@ -13,9 +13,9 @@ _DEVICE = re.compile(r"nn/modules/module\.py$")
 _MOVES = ("to", "cuda", "_apply", "convert", "half", "float")
 _CODE = (
     ("generate", re.compile(r"\.generate\(")),
-    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|read_csv\(|read_parquet\(|\bDMatrix\(|(?:yaml|json|pickle|np|joblib)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(|= (?:\w+\.)?\w*Trainer\(")),
+    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|\bread(?:_\w{1,20})?\(|\bDMatrix\(|\bDataset\(.{0,80}\)\.construct\(|\b(?:loadmat|loadtxt|genfromtxt|imread|open_dataset|get_dummies|fit_transform)\(|\.toarray\(\)|(?:yaml|json|pickle|np|numpy|joblib|nib|nibabel|librosa|torchaudio|dill)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(|= (?:\w+\.)?\w*Trainer\(")),
     ("eval", re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")),
-    ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)")),
+    ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)|^(?:train_?)?loss(?:es)? \+?= ")),
 )  # fmt: skip
 # What a line calls is nearer to the death than the function that it stands in
 _CALLS = (

@@ -93,7 +93,7 @@ def of_error(text: str) -> str:
 
 # datasets, TRL, ultralytics, vLLM: "Tokenizing train dataset", "train: Scanning …" prepare, whatever they prepare for
 _PREPARING = re.compile(
-    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|generating \w{0,30}(?:_indices|_index|dataset|features|graph|vocab|cache)|scanning|caching|pre-?processing"
+    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|generating \w{0,30}(?:_indices|_index|dataset|features|graph|vocab|cache)|scanning|caching|pre-?processing|computing (?:features|embeddings|statistics)"
     r"|preparing|downloading|fetching|resolving|map\b|filter\b|extracting (?:prompt|data|archive|features?)|quantizing|packing|truncating|applying chat"
     r"|adding eos|converting|grouping texts|running tokenizer|formatting|reading|parsing|building|creating|initiali[sz]ing"
     r"|constructing|setting up|materializing|capturing cuda|casting|flattening the|unpacking)\b"
@@ -142,7 +142,7 @@ _HEADING = re.compile(
     r"|Begin(?:ning)? (?:train|eval)\w*|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 _MADE_READY = re.compile(
-    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
+    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|comput|set(?:ting)? up)(?:e|ing)?\b"
     r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
@@ -158,7 +158,7 @@ _ROUNDS = (
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
     ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
-    ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+    ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Top shape: \d|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
