@@ -25,6 +25,7 @@ _ANNOUNCING = ("In [", "Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
 _OFTEN = 3  # openings without a failure between them: the line is one of many
 _OPENINGS = 8  # of the first lines that tell something
 _LOOK = 40  # lines
+_CLOSE = 4  # lines
 _LETTERS = re.compile(r"[^\W\d_]")
 _FEWEST_LETTERS = 5
 
@@ -47,9 +48,10 @@ class RestartWatch:
         among them is one of many."""
         if self._started:
             return
-        written = [(number, line) for number, line in block if line.strip()][:_LOOK]
+        every = [(number, line) for number, line in block if line.strip()]
+        written = every[:_LOOK]
         self._started = bool(written)
-        seen: set[str] = set()
+        seen = _often(every)
         for index, (number, line) in enumerate(written):
             if _FAILURE.search(line):
                 break
@@ -80,6 +82,19 @@ class RestartWatch:
         elif not self.opened or number - self.opened > _LOOK:  # all of an opening, not only its last line
             self.opened = number
         return failed
+
+
+def _often(lines: Sequence[tuple[int, str]]) -> set[str]:
+    """What comes again every few lines, and not only twice: another program's heartbeat."""
+    last: dict[str, int] = {}
+    close: set[str] = set()
+    often: set[str] = set()
+    for at, (_, line) in enumerate(lines):
+        shape = _shape(line)
+        if at - last.get(shape, -_CLOSE) < _CLOSE:
+            (often if shape in close else close).add(shape)
+        last[shape] = at
+    return often
 
 
 def _key(line: str, shape: str, first: bool) -> str:
