@@ -46,7 +46,7 @@ _DOTTED = re.compile(
     r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:[A-Z]\w{0,80}|error|timeout|gaierror|herror))(?P<inner>)(?:: (?P<message>.*)|:?\s*)$"
 )
 _LOOSE = re.compile(
-    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
+    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: {{1,4}}(?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
 # as hydra and loggers print one: ValueError("no such folder")
 _REPR = re.compile(
