@@ -54,6 +54,10 @@ _LOGGED_IN = re.compile(
 _STAMPED_TAG = re.compile(
     r"\[(?!(?:TRT|LightGBM|CUDA)\])([A-Za-z][\w.:/@#-]{0,40}|\d{1,7}(?=\] \[))\] (?=\S)"
 )
+# "2024-05-01 10:00:00,123 ERROR main: "
+_STAMPED_ERROR = re.compile(
+    r"(?P<level>ERROR|CRITICAL|FATAL)\s{1,8}(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[A-Za-z_][\w.-]{0,60}: (?=\S)"
+)
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(
     r'\s{0,80}(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s{0,20}"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$'
@@ -176,6 +180,9 @@ def clean(raw: str) -> Line:
             text = text[match.end() :]
         elif (match := _LOGGED.match(text) or _LOGGED_AT.match(text)) and match["a"] not in _NOT_LEVELS:
             level = level or match["a"]
+            text = text[match.end() :]
+        elif stamped and not level and (match := _STAMPED_ERROR.match(text)):
+            level = match["level"]
             text = text[match.end() :]
         elif stamped and (match := _STAMPED_TAG.match(text)):
             text = text[match.end() :]

@@ -42,7 +42,10 @@ _ASCII = tuple(pair for pair in _EVERY if pair[0].isascii())
 
 # What may stand before a program's words, beside what is taken off every line: the number of a row that was not printed any
 # more, who is told to have failed; where the level says that it is an error, any program's or logger's name
-_LEAD = re.compile(r"\d{1,4}\s{1,8}(?=\D)|(?:[Cc]aused by|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]xception|[Cc]ause): {0,4}(?=\S)")
+_LEAD = re.compile(
+    r"\d{1,4}\s{1,8}(?=\D)|(?:[Cc]aused by|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]xception|[Cc]ause): {0,4}(?=\S)"
+    r"|(?:\w[\w.-]{0,40}: )?(?:[Ff]atal )?(?:[Ee]rror|ERROR|FATAL): {0,4}(?=\S)"
+)
 _NAME = re.compile(r"[A-Za-z][\w.-]{1,40}: {1,4}(?=\S)")
 _BLANKS = re.compile(r"(?<=\S) {2,}(?=\S)")
 _LOUD = ("ERROR", "FATAL", "CRITICAL")
