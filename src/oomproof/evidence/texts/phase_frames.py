@@ -19,9 +19,9 @@ _CODE = (
 )  # fmt: skip
 # What a line calls is nearer to the death than the function that it stands in
 _CALLS = (
-    ("generate", re.compile(r"\.generate\(")),
+    ("generate", re.compile(r"\.generate\(|\bpipe(?:line)?\([^)\n]{0,40}\bprompt")),
     ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(|\b(?:c?[Pp]ickle|dill|joblib)\.dump\(|\bnp\.save\w{0,12}\(")),
-    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
+    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(|\b(?:model|net|network)\s?=\s?[^=\n]{0,60}\b(?:model|net|network)\.(?:to|cuda|half)\(")),
     ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|(?<![a-zA-Z])train(?:ing)?_step(?:_\w{1,20})?\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
     ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(|\b(?:self|trainer)\.(?:evaluate|validate|predict|test)\(")),
 )  # fmt: skip
