@@ -93,3 +93,16 @@ def test_a_cut_notebook_is_read_as_it_stands(why) -> None:
 def test_other_records_are_left_alone() -> None:
     lines = [(1, '{"cells": 3, "time": 1}'), (2, '{"cells": 4, "time": 2}')]
     assert list(Outputs(lines)) == lines
+
+
+@pytest.mark.parametrize(
+    "book",
+    [
+        {"cells": [1, None, {"outputs": 3}, {"outputs": [None, 4, {"text": 5}, {"output_type": "error"}]}], "nbformat": 4},
+        {"worksheets": [{"cells": 7}, 3, {"cells": [{"outputs": [{"text": ["\ud800 step 1 loss 0.5\n"]}]}]}], "nbformat": 3},
+        {"cells": {}, "nbformat": 4},
+        {"cells": [{"execution_count": "x", "outputs": [{"data": 3, "text": "a"}]}], "nbformat": 4},
+    ],
+)  # fmt: skip
+def test_odd_notebooks_are_read_all_the_same(book: dict[str, Any], why) -> None:
+    assert why(json.dumps(book)).cause

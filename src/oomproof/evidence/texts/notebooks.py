@@ -13,7 +13,7 @@ Numbered = tuple[int, str]
 
 _BEGINS = re.compile(r"\s*\{\s*\"(?:cells|metadata|nbformat|nbformat_minor|worksheets)\"\s*:")
 _LOOK = 4  # lines
-_MOST = 64 << 20  # characters: pictures are kept in it
+_MOST = 32 << 20  # characters: pictures are kept in it
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -61,7 +61,8 @@ def _cells(book: object) -> list[Mapping[str, Any]] | None:
     sheets = book.get("worksheets")
     cells: object = book.get("cells")
     if isinstance(sheets, list):  # the third format
-        cells = [cell for sheet in sheets if isinstance(sheet, dict) for cell in sheet.get("cells") or ()]
+        kept = [sheet.get("cells") for sheet in sheets if isinstance(sheet, dict)]
+        cells = [cell for part in kept if isinstance(part, list) for cell in part]
     if not isinstance(cells, list) or "nbformat" not in book:
         return None
     return [cell for cell in cells if isinstance(cell, dict) and isinstance(cell.get("outputs"), list)]
@@ -98,7 +99,8 @@ def _outputs(cells: list[Mapping[str, Any]], places: _Places) -> Iterator[Number
                 continue
             for string in _strings(output):
                 number = places.of(string)
-                for line in _ANSI.sub("", string).split("\n"):
+                plain = _ANSI.sub("", string).encode("utf-8", "replace").decode()  # JSON may hold half a pair
+                for line in plain.split("\n"):
                     for segment in line.split("\r"):
                         if segment:
                             yield number, segment
