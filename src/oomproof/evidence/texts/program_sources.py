@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -16,8 +14,6 @@ _LOOK_SIZE = 512 << 10  # characters: longer sources are few, and logs begin oth
 _BEGINS = re.compile(
     r"#!.{0,80}python|#(?! \S+/)|[furb]{0,2}(?:\"\"\"|''')|(?:import|from|def|class|async def|with|if|try:) ?\S?|@\w|[A-Za-z_]\w*(?:: ?[\w\[\], .|]{1,60})? = \S"
 )
-_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _FOUND = re.compile(
     r"(?P<file>[\w./@+-]{1,200}\.(?:py|pyx|pyi|c|cc|cpp|cu|cuh|h|hpp|go|rs|java|js|jsx|ts|tsx|rb|scala|kt|jl|lua|md|rst|ya?ml|toml|sh|html|patch|diff|po))"
     r"(?P<mark>[:-])(?P<line>\d{1,7})(?P=mark)(?P<rest>.*)"
@@ -60,6 +56,9 @@ def _is_source(lines: Sequence[str]) -> bool:
 
 def _parses(text: str) -> bool:
     """No log is Python that imports or defines something."""
+    import ast  # few texts need them
+    import warnings
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,8 +66,9 @@ def _parses(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     # a post's title is a comment, too
-    said = _DEFINES if text.startswith("# ") else (*_DEFINES, *_IMPORTS)
-    return any(isinstance(node, said) for node in body)
+    says = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    imports = () if text.startswith("# ") else (ast.Import, ast.ImportFrom)
+    return any(isinstance(node, (*says, *imports)) for node in body)
 
 
 def _found_by_search(lines: Sequence[str]) -> bool:
