@@ -2,7 +2,7 @@
 
   oomproof why                     the last run that failed; the newest where none did
   oomproof why big                 the run called big
-  oomproof why train.log           a training log, a kernel log, a journal, in any mix; .gz, .xz, .zst too
+  oomproof why train.log           a training log, kernel log, journal or notebook, in any mix; .gz, .xz, .zst too
   dmesg | oomproof why -           from standard input
   oomproof why --html crash.html --md report.md big
   oomproof why --all big           all runs of that name or script: what the deaths have in common

@@ -70,3 +70,31 @@ def test_a_blank_in_the_last_column_comes_back() -> None:
 def test_other_texts_stay(lines: list[str]) -> None:
     assert screen_width(lines) == 0
     assert [line for _, line in Unwrapped(enumerate(lines, 1))] == lines
+
+
+TRAINING = [
+    "epoch 1 step 10 loss 0.5",
+    'Traceback (most recent call last):',
+    '  File "/home/ada/projects/recommender/src/training/trainer_with_a_long_name.py", line 88, in train_one_epoch',
+    "    loss.backward()",
+    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.65 GiB total capacity; 22.00 GiB already allocated; 10.00 MiB free)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_training_log_that_a_screen_broke(width: int) -> None:
+    pieces = broken("\n".join(TRAINING), width)
+    assert TRAINING[-1] in [line for _, line in Unwrapped(enumerate(pieces, 1))]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["=" * 80, "training", "=" * 80, "done"],  # rules as wide as a screen
+        [f"step {step:05d} loss 0.5 {'x' * 62}" for step in range(20)],  # all of one width
+        ["a" * 30 + " a line of a program's own that happens to be as wide as a screen", "Traceback (most recent call last):"],
+        [f"Nov 15 11:33:{at:02d} box nohang[626]: {'word ' * 9}end" + "." * (at % 2) for at in range(9)],
+    ],
+)  # fmt: skip
+def test_what_no_screen_broke_stays_as_it_is(lines: list[str]) -> None:
+    assert [line for _, line in Unwrapped(enumerate(lines, 1))] == lines

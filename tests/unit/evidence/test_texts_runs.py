@@ -187,3 +187,148 @@ def test_an_attempt_that_did_not_finish_takes_nothing_back(cause, below: str) ->
 def test_a_finished_training_takes_no_kernels_kill_back(cause) -> None:
     killed = "[ 123.456789] Out of memory: Killed process 4242 (python3) total-vm:9000kB, anon-rss:8000kB, file-rss:0kB, shmem-rss:0kB\n"
     assert cause(killed + STEPS + "Training finished.\n") == "oom-kill-global"
+
+
+NAMESPACE = "Namespace(batch_size={}, seed={})\n"
+ASKED = "RuntimeError: CUDA out of memory. Tried to allocate {} MiB (GPU 0; 23.64 GiB total capacity)"
+
+
+def asked(text: str) -> int | None:
+    gpu = dies_of(text).gpu
+    return gpu.requested if gpu is not None else None
+
+
+def test_any_line_of_the_opening_opens_the_next_run() -> None:
+    opening = "4 trials, grid search\n===== trial 1/4: lr=0.1 =====\n"
+    text = opening + FAILS.format(ASKED.format(20)) + "===== trial 2/4: lr=0.01 =====\n"
+    assert asked(text + FAILS.format(ASKED.format(48))) == 48 << 20
+
+
+def test_what_stands_twice_in_an_opening_opens_nothing() -> None:
+    ranks = "".join(f"[rank{rank}]: using the device cuda:{rank} of the node\n" for rank in range(2))
+    text = f"torchrun starts two ranks\n{ranks}" + FAILS.format(ASKED.format(20))
+    assert asked(text + ranks + FAILS.format(ASKED.format(48))) == 20 << 20
+
+
+def test_an_epoch_that_goes_back_to_the_first_is_another_run() -> None:
+    def epochs(last: int) -> str:
+        return "".join(f"Epoch {epoch}/30, train loss: 0.5\n" for epoch in range(1, last))
+
+    text = epochs(9) + FAILS.format(ASKED.format(20)) + epochs(5) + FAILS.format(ASKED.format(48))
+    assert asked(text) == 48 << 20
+
+
+def test_a_kill_above_the_last_run_is_not_its_own(cause) -> None:
+    killed = "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=41.batch.\n"
+    first = OPENS.format(1, 1) + NAMESPACE.format(8, 1) + killed
+    assert cause(first) == "slurm-oom"
+    assert cause(first + OPENS.format(2, 2) + FAILS.format("KeyError: 'lr'")) == "other-error"
+    assert cause(OPENS.format(1, 1) + FAILS.format("KeyError: 'lr'") + OPENS.format(2, 2) + killed) == "slurm-oom"  # fmt: skip
+
+
+UNCAUGHT = 'Traceback (most recent call last):\n  File "run.py", line 9, in <module>\n    main()\n{}\n'
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"step {step} loss 0.5\n" for step in range(first, last))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        steps(60, 90),  # what was still in the buffer
+        steps(60, 90) + "srun: error: node17: task 0: Exited with exit code 1\n",
+        steps(0, 40),  # the next run
+    ],
+)
+def test_an_exception_that_nobody_caught_is_the_end(behind: str, cause) -> None:
+    assert cause(steps(0, 60) + UNCAUGHT.format(ASKED.format(20)) + behind) == "cuda-oom"
+
+
+def test_errors_in_front_of_what_was_printed(cause) -> None:
+    assert cause(UNCAUGHT.format(ASKED.format(20)) + NAMESPACE.format(8, 1) + steps(0, 60)) == "cuda-oom"
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("", "batch skipped, continuing\n" + steps(60, 90)),
+        ("ERROR:run:could not read the batch\n", steps(60, 90)),
+        ("", steps(60, 90) + "Training finished\n"),
+        ("", "".join(f"step {step}/90 loss 0.5\n" for step in range(60, 91))),
+        ("", steps(60, 900)),  # more than a buffer holds
+    ],
+)
+def test_an_exception_that_was_survived(before: str, behind: str, cause) -> None:
+    text = steps(0, 60) + before + UNCAUGHT.format(ASKED.format(20)) + behind
+    assert cause(text) in ("not-a-crash", "silent-end")
+
+
+def test_another_ranks_progress_takes_nothing_back(cause) -> None:
+    fails = "".join(f"[rank0]: {line}\n" for line in FAILS.format(ASKED.format(20)).splitlines())
+    assert cause(fails + "".join(f"[rank1]: {line}\n" for line in steps(0, 9).splitlines())) == "cuda-oom"
+    assert cause(fails + "".join(f"[rank0]: {line}\n" for line in steps(0, 9).splitlines())) == "not-a-crash"
+
+
+def test_a_program_that_repeats_its_advice_is_no_manual(cause) -> None:
+    advice = "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR\nYou can try to repro this exception using the following code snippet. If that doesn't trigger the error, please include your original repro script when reporting this issue."
+    run = "".join(f"step {step} loss 3.0000 lr 0.001\n" for step in range(0, 40, 5)) + FAILS.format(advice)
+    assert cause(run + run) == "cudnn"
+
+
+def test_ctrl_c_behind_an_exception_is_not_why(cause) -> None:
+    raised = FAILS.format("TypeError: expected np.ndarray (got NoneType)")
+    pressed = "\nDuring handling of the above exception, another exception occurred:\n\n" + FAILS.format(
+        "KeyboardInterrupt"
+    )
+    assert cause(raised + pressed) == "other-error"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ValueError: Unable to load checkpoint from a.pth\n\nRuntimeError: unable to mmap 16060617592 bytes from file <a.pth>: Cannot allocate memory (12)\n", "python-memory-error"),
+        ("The executor with id 10 exited with exit code -1.\nThe node was low on resource: ephemeral-storage. Container x was using 107260Ki\n", "disk-full"),
+        ("Checkpoint saved on signal 10 (SIGUSR1)\nstep 1 loss 0.5\n", "not-a-crash"),
+        ("   29 CUDA Error: out of memory\ndarknet: ./src/cuda.c:36: check_error: Assertion `0 'failed.\n", "cuda-oom"),
+        ("luajit: not enough memory\n", "python-memory-error"),
+        ("distributed.nanny - WARNING - Worker exceeded 95% memory budget.  Restarting\n", "dask-oom"),
+        ("RuntimeError:  CUDA out of memory.  Tried to allocate 20.00 MiB\n", "cuda-oom"),
+        ("   29 MemoryError\n", "python-memory-error"),
+        ("Caused by: No space left on device\n", "disk-full"),
+        ("2024-05-03 12:00:00,123 ERROR main: GGML_ASSERT: ggml.c:4321: ctx->mem_buffer != NULL\n", "assert"),
+        ("2024-05-03 12:00:00,123 INFO main: step 1 loss 0.5\n", "not-a-crash"),
+        ("error: GPU 0: Out of memory, failed to allocate 9 MB\n", "cuda-oom"),
+        ("Failed to allocate memory\n", "python-memory-error"),
+        ("Failed to allocate memory for the cache, falling back to disk\nstep 1 loss 0.5\nstep 2 loss 0.5\n", "not-a-crash"),
+        ("ERROR: std::bad_alloc\n", "bad-alloc"),
+        ("GPUassert: out of memory main.cu 123\n", "cuda-oom"),
+        ("Vulkan error: VK_ERROR_OUT_OF_DEVICE_MEMORY\n", "cuda-oom"),
+        ("MIOpen Error: workspace too large: hipMalloc failed\n", "cuda-oom"),
+        ("main: OOMKilled (exit code 137)\n", "oom-kill-memcg"),
+        ("E1103 18:23:55.102625 3413782 gpu_cudamallocasync_allocator.cc:73] 2097152, 784\n", "not-a-crash"),
+        ("EXITING because of fatal ERROR: not enough memory for BAM sorting:\n", "python-memory-error"),
+        ("Fatal error: exception Out_of_memory\n", "python-memory-error"),
+    ],
+)  # fmt: skip
+def test_what_fresh_texts_showed(text: str, kind: str, cause) -> None:
+    assert cause(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("RuntimeError: unable to mmap 4946278608 bytes from file <a/model-00015.safetensors>: Cannot allocate memory (12)\n", "load"),
+        ("layer     filters    size              input                output\n    0 CUDA Error: out of memory\n", "load"),
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in fit\n    ) = self.sharded_train_step_function(state, batch)\n' + ASKED.format(2) + "\n", "train"),
+        ("    image = pipe(prompt, num_inference_steps=50).images[0]\n" + ASKED.format(2) + "\n", "generate"),
+        ("    self.model = self.model.to(self.device)\n" + ASKED.format(2) + "\n", "load"),
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    adata = sc.read_h5ad("x.h5ad")\nMemoryError\n', "load"),
+        ("[INFO] Extracting features for 12000 images\nKilled\n", "load"),
+        ("Jun 28 08:05:25 box ollama[1300]: load_tensors: loading model tensors, this can take a while...\nJun 28 08:05:26 box ollama[1300]: Killed\n", "load"),
+    ],
+)  # fmt: skip
+def test_phases_that_fresh_texts_showed(text: str, phase: str, tmp_path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(text)
+    assert judge_texts(read_texts([str(path)])).phase == phase

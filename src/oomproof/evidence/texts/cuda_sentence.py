@@ -10,7 +10,7 @@ from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
 _REQUESTED = re.compile(
     rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested(?:\s{{1,40}}:| memory:)?|Need:|CUDA (?:host )?[cm]?alloc|failed to allocate|failed to cudaMalloc) {SIZE}"
-    r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)|available failed, (\d+) >|[Rr]equested memory: (\d{4,})\b"
+    r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)|available failed, (\d+) >|[Rr]equested memory: (\d{4,})\b|\bstream \w+ size (\d+) bytes \("
 )
 # "capacty" was PyTorch 2.1's spelling; cudaMallocAsync's backend prints a table instead
 _TOTAL = re.compile(rf"(?:total capaci?ty of|Device limit\s{{1,40}}:) {SIZE}")
@@ -34,7 +34,7 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     index = _INDEX.search(text)
     total, free = size_after(_TOTAL, text), _first(text, _FREE, _FREE_PADDLE)
     asked = _REQUESTED.search(text)
-    plain = asked and (asked[3] or asked[4] or asked[5] or asked[6] or asked[7])
+    plain = asked and (asked[3] or asked[4] or asked[5] or asked[6] or asked[7] or asked[8])
     requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
     warning = _WARNING.search(text)
     if warning:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from oomproof.causes import cause_of
 from oomproof.evidence.texts import phase_frames
 from oomproof.evidence.texts.failures import Hit
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
@@ -17,6 +18,8 @@ from oomproof.records import replace
 # script: if it was the job itself, little comes after it
 _WEAK_LINES = 60
 _SCRIPT_LINES = 8
+_SURE = 0.7
+_BUFFER_LINES = 400  # of a log that a program, dying, still had in its buffer of 8 KiB
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
@@ -37,17 +40,25 @@ class FailureChains:
         self.ordinary = 0  # lines that tell of no failure
         self.ordinary_then = 0  # where the last exception stood
         self._advances = 0
+        self._finishes = 0
+        self._handled = False
         self._first_exit = False  # inside torchrun's "Root Cause" section
         self._wrapped_phase = ""
         self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._rank: int | None = None  # that MPI says is about to be told of
         self._restarted = False  # another run began below the last failure
+        self.began = 0  # … at this line
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
 
     @property
     def last(self) -> list[Finding]:
         return self._chains[-1]
+
+    @property
+    def current(self) -> list[Finding]:
+        """Those of the run that ended last."""
+        return [] if self._restarted else self.last
 
     @property
     def findings(self) -> list[Finding]:
@@ -71,7 +82,7 @@ class FailureChains:
         else:
             self._last_hit, self._repeats = key, 0
         if raised is None:
-            self.mark()
+            self.mark(tag)
         heard = "summary" if hit.kind == "summary" else "line"
         if raised is not None:
             heard = "exception" if raised.loose else "traceback"
@@ -84,6 +95,8 @@ class FailureChains:
             signs=self._tail.signs.seen,
             heard=hit.facts.heard or heard,
             rank=tag,
+            # a launcher logs a rank's end and then ends itself
+            ended=raised is not None and raised.ended and (not raised.logged or hit.kind == "wrapper"),
         )
         if raised is not None:
             facts = replace(
@@ -144,18 +157,27 @@ class FailureChains:
             chain.pop()
             self._last_hit, self._repeats = ("", ""), 0
 
-    def mark(self) -> None:
+    def mark(self, tag: str = "") -> None:
         """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
         signs = self._tail.signs
-        if self.last and (self._restarted or signs.advances - self._advances >= 2):
+        went_on = signs.advances - self._advances >= 2
+        if went_on and self._gone(self.last) and not signs.anew:
+            went_on = self._survived(self.last)  # else a buffer's rest, and then what follows from the death
+        if self.last and (self._restarted or went_on):
             self.close(last=False)
         self._restarted = False
-        signs.mark()
+        signs.mark(tag)
         self._advances = signs.advances
+        self._finishes = signs.finishes
+        self._handled = False
 
-    def run_began(self) -> None:
+    def handled(self) -> None:
+        """The program says that it goes on in spite of what it has just printed."""
+        self._handled = True
+
+    def run_began(self, number: int) -> None:
         """The log continues with another run. Without a failure of its own it does not take back what is told above."""
-        self._restarted = True
+        self._restarted, self.began = True, number
 
     def only_examples(self) -> None:
         """The text explains how things die: what it names and shows did not happen here."""
@@ -167,6 +189,8 @@ class FailureChains:
         went_on = self._tail.signs.advances - self._advances >= 2 or (self._restarted and not last)
         if last and chain and all(finding.line == self._tail.title for finding in chain):
             went_on = False  # a title stands above the log that it is about
+        if went_on and last and self._gone(chain) and not self._survived(chain):
+            went_on = False  # what was still in a buffer, another stream, a run that began below
         chosen = None if went_on else first_failure(chain, self._tail.title)
         if chosen is not None and last and self._faded(chain[chosen]):
             chosen = None
@@ -177,6 +201,20 @@ class FailureChains:
             if len(self._chains) > 20:
                 del self._chains[1]
             self._chains.append([])
+
+    def _gone(self, chain: Sequence[Finding]) -> bool:
+        """Whether the process is seen to have ended. One that a signal ended left nothing in a buffer."""
+        if any(finding.job.ended for finding in chain):
+            return True
+        told = [finding for finding in chain if finding.job.kind == "summary" and finding.strength >= _SURE]
+        return self._tail.signs.anew and any(cause_of(finding.cause).by_signal for finding in told)
+
+    def _survived(self, chain: Sequence[Finding]) -> bool:
+        """Whether an exception that nobody was seen to catch was caught all the same."""
+        signs = self._tail.signs
+        if self._handled or signs.finishes > self._finishes or signs.complete:
+            return True
+        return self.ordinary - chain[-1].job.ordinary > _BUFFER_LINES and not signs.anew
 
     def _faded(self, finding: Finding) -> bool:
         """A weak sign far above the end of a log that went on without another word."""

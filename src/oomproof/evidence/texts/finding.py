@@ -60,6 +60,7 @@ class JobFacts:
     cancelled: bool = False  # by a scheduler that does not say why
     goes_on: bool = False  # a script's other commands may follow
     by_script: bool = False  # only the script's name shows the phase
+    ended: bool = False  # nobody caught the exception: its process ended there
 
 
 @dataclass(frozen=True, slots=True)

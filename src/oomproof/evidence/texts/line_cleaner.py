@@ -36,7 +36,7 @@ _STAMP = re.compile(
 _LOGGED = re.compile(
     r"(?:\[?(?:[\w.]{1,60} ?[-|] )?"
     + _LEVEL.format("a")
-    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:)?(?:\[(?!rank\d|\d{1,5}\]:)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
+    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:(?!:))?(?:\[(?!rank\d|\d{1,5}\]:)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
 # "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
@@ -53,6 +53,10 @@ _LOGGED_IN = re.compile(
 # … whose line it is, behind a stamp: "2024-05-01T10:00:00Z [worker-3] "
 _STAMPED_TAG = re.compile(
     r"\[(?!(?:TRT|LightGBM|CUDA)\])([A-Za-z][\w.:/@#-]{0,40}|\d{1,7}(?=\] \[))\] (?=\S)"
+)
+# "2024-05-01 10:00:00,123 ERROR main: "
+_STAMPED_ERROR = re.compile(
+    r"(?P<level>ERROR|CRITICAL|FATAL)\s{1,8}(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[A-Za-z_][\w.-]{0,60}: (?=\S)"
 )
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(
@@ -176,6 +180,9 @@ def clean(raw: str) -> Line:
             text = text[match.end() :]
         elif (match := _LOGGED.match(text) or _LOGGED_AT.match(text)) and match["a"] not in _NOT_LEVELS:
             level = level or match["a"]
+            text = text[match.end() :]
+        elif stamped and not level and (match := _STAMPED_ERROR.match(text)):
+            level = match["level"]
             text = text[match.end() :]
         elif stamped and (match := _STAMPED_TAG.match(text)):
             text = text[match.end() :]

@@ -20,6 +20,7 @@ NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|s
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
+_WORD = re.compile(r"[^\W\d_]{3}")
 _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
@@ -68,11 +69,13 @@ def _cut(named: str, library: str, code: str = "") -> Hit:
 def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
     """No exception, but the last loss that was printed is no number."""
     for number, line in reversed(tail.recent):
+        if number <= chains.began:
+            return
         losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
         if not losses:
             continue
         infinite = any(loss.lower().lstrip("-") in ("nan", "inf") for loss in losses)
-        if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.last):
+        if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.current):
             hit = Hit("nan", "the loss is no longer a number", 0.6, facts=JobFacts(heard="loss"))
             chains.add(number, line.strip(), hit)
         return
@@ -80,10 +83,12 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
 
 def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> None:
     """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
-    if any(finding.job.kind != "talk" for finding in chains.last):
+    if any(finding.job.kind != "talk" for finding in chains.current):
         return
     seen = 0
     for number, raw in reversed(tail.recent):
+        if number <= chains.began:
+            return
         line = clean(raw)
         text = line.text.strip()
         if not text or NOT_ORDINARY.match(text):
@@ -100,6 +105,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             chains.add(number, text, hit, line.tag)
             return
         loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
+        loud = loud and _WORD.search(text) is not None  # a table's figures complain of nothing
         if (loud or _COMPLAINT.search(text)) and not around.mentions(number, raw):
             hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
             chains.add(number, text, hit, line.tag)

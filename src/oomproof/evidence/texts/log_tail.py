@@ -98,8 +98,13 @@ class LogTail:
 
     def _heading(self, until: int) -> tuple[int, str]:
         for number, raw in reversed(self.recent):
-            if number > until or SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
-                continue  # the kernel's and the daemons' lines tell nothing of a loop
+            if number > until:
+                continue
+            if SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
+                # of the kernel's and the daemons' lines only those that a loop alone prints tell of one
+                if heading := phases.of_rounds(clean(raw[:_HEAD]).text[:200]):
+                    return number, heading
+                continue
             if heading := _announced(raw[:_HEAD]):
                 return number, heading
         return 0, ""

@@ -13,7 +13,7 @@ _SIGNS = (
     # what words mean
     r"\b(?:is|are) (?:referred to as|called an?|essentially|simply) |\bstands for\b|\b(?:means|indicates?|signif(?:y|ies)|tells you|signals) (?:that |the |your |a |an |it )|\b\d{3} = \d{3} ?\+|\b\d{3} (?:is|means) \d{3} ?\+|\bwhat (?:is|are|does|do) [^?\n]{2,80}\??$|^what (?:it|this|that) (?:is|means)\b|\b(?:is|are) when an? ",
     # the headings of lessons
-    r"^\W{0,6}(?:\d{1,2}[.)] )?(?:introduction|overview|symptoms?(?: (?:&|and) .{0,20})?|(?:common|likely|possible|potential|typical|root|most common) (?:causes?|symptoms|reasons|fixes|errors)\b(?! \(first).{0,30}|causes?(?: (?:and|&|→) .{0,20})?|step[ -]by[ -]step\b.{0,20}|step (?:\d|one|two|three)\b.{0,60}"
+    r"^\W{0,6}(?:\d{1,2}[.)] )?(?:introduction|overview|symptoms?(?: (?:&|and) .{0,20})?|(?:common|likely|possible|potential|typical|root|most common) (?:causes?|symptoms|reasons|fixes|errors)\b(?! \(first).{0,30}|causes?(?: (?:and|&|→) .{0,20})?|step[ -]by[ -]step\b.{0,20}|step (?:\d|one|two|three)\b(?!.{0,60}\d\.\d).{0,60}"
     r"|quick ?(?:start|fix)\b.{0,30}|prevention|how (?:it|to|does|do) .{0,60}|why (?:this|does|do|is|it) .{0,60}|understanding .{0,80}|diagnos(?:ing|e|is)\b.{0,60}|conclusion|key takeaways|explanation|analogy|best practices.{0,30}|example errors?|exact error message|problem description|the (?:error|problem|fix|solution)|recommended (?:diagnosis|fix|solution)|solutions?|troubleshooting\b.{0,80}|what (?:it|this|does|is) .{0,60}|confirm\w* .{0,40}|(?:identifying|interpreting|analy[sz]ing|monitoring|preventing|reading|detecting|resolving|configuring) .{0,80}|key (?:components|fields|concepts|points|metrics) .{0,60}|sample (?:logs?|output)|field \| description.{0,20}|.{0,40}\bexplained:?)\W{0,3}$",
     # whoever reads it
     r"\byour (?:own )?(?:job|process|program|container|pod|code|model|data|dataset|server|machine|application|app|script|system|training|GPU|GPUs|kernel|cluster|node|notebook|workload|RAM|memory|application|production|database)(?:['’]s)?\b|\byou (?:can|may|might|will|should|need|see|have|set|are|run|use|call|train|load|must|probably|specify|try|could)\b|\byou['’](?:re|ve|ll|d)\b",
@@ -55,7 +55,8 @@ def explains(lines: Iterable[tuple[int, str]]) -> bool:
     told = [raw[:_LINE] for _, raw in lines if raw.strip()]
     if told and (_ASKED_OFTEN.match(told[0]) or sum(map(bool, map(_QUESTION.match, told))) > 1):
         return True  # its questions say "my"
-    prose = [line for line in told if not _PROGRAM.match(line)]
+    # a program that explains its error says so again in each run
+    prose = [line for line in dict.fromkeys(told) if not _PROGRAM.match(line)]
     found = [sum(1 for line in prose if sign.search(line)) for sign in _EXPLAINS]
     if not any(map(_NAMES_ITSELF.search, prose)) and not _enough(found):
         return False

@@ -13,16 +13,16 @@ _DEVICE = re.compile(r"nn/modules/module\.py$")
 _MOVES = ("to", "cuda", "_apply", "convert", "half", "float")
 _CODE = (
     ("generate", re.compile(r"\.generate\(")),
-    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|read_csv\(|read_parquet\(|(?:yaml|json|pickle|np|joblib)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(|= (?:\w+\.)?\w*Trainer\(")),
+    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|\bread(?:_\w{1,20})?\(|\bDMatrix\(|\bDataset\(.{0,80}\)\.construct\(|\b(?:loadmat|loadtxt|genfromtxt|imread|open_dataset|get_dummies|fit_transform)\(|\.toarray\(\)|(?:yaml|json|pickle|np|numpy|joblib|nib|nibabel|librosa|torchaudio|dill)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(|= (?:\w+\.)?\w*Trainer\(")),
     ("eval", re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")),
-    ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)")),
+    ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)|^(?:train_?)?loss(?:es)? \+?= ")),
 )  # fmt: skip
 # What a line calls is nearer to the death than the function that it stands in
 _CALLS = (
-    ("generate", re.compile(r"\.generate\(")),
+    ("generate", re.compile(r"\.generate\(|\bpipe(?:line)?\([^)\n]{0,40}\bprompt")),
     ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(|\b(?:c?[Pp]ickle|dill|joblib)\.dump\(|\bnp\.save\w{0,12}\(")),
-    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
-    ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|\btrain(?:ing)?_step\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
+    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(|\b(?:model|net|network)\s?=\s?[^=\n]{0,60}\b(?:model|net|network)\.(?:to|cuda|half)\(")),
+    ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|(?<![a-zA-Z])train(?:ing)?_step(?:_\w{1,20})?\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
     ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(|\b(?:self|trainer)\.(?:evaluate|validate|predict|test)\(")),
 )  # fmt: skip
 _SETTINGS_READ = re.compile(r"(?:yaml|json)\.\w{0,8}load\(|parse_args\(|\bopen\([\w.]*(?:cfg|config|args)")

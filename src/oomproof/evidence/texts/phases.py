@@ -30,7 +30,7 @@ _SCRIPTS = (
     ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|process_data|data_process|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
 )  # fmt: skip
 OF_GRADIENTS = re.compile(
-    r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,20}train_step\)"
+    r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,60}train_step\)"
 )  # names of kernels
 
 
@@ -66,7 +66,7 @@ _AT_START = re.compile(
     r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
     r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
     r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: "
-    r"|abruptly died during map operation|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
+    r"|abruptly died during map operation|unable to mmap \d+ bytes from file <(?!/dev/shm|/?torch_)|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
 )
 
 
@@ -93,7 +93,7 @@ def of_error(text: str) -> str:
 
 # datasets, TRL, ultralytics, vLLM: "Tokenizing train dataset", "train: Scanning …" prepare, whatever they prepare for
 _PREPARING = re.compile(
-    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|generating \w{0,30}(?:_indices|_index|dataset|features|graph|vocab|cache)|scanning|caching|pre-?processing"
+    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|generating \w{0,30}(?:_indices|_index|dataset|features|graph|vocab|cache)|scanning|caching|pre-?processing|computing (?:features|embeddings|statistics)"
     r"|preparing|downloading|fetching|resolving|map\b|filter\b|extracting (?:prompt|data|archive|features?)|quantizing|packing|truncating|applying chat"
     r"|adding eos|converting|grouping texts|running tokenizer|formatting|reading|parsing|building|creating|initiali[sz]ing"
     r"|constructing|setting up|materializing|capturing cuda|casting|flattening the|unpacking)\b"
@@ -128,7 +128,7 @@ def of_bar(text: str) -> str:
     if words and (phase := of_words(words.replace(" ", "_"))):
         return phase
     trains = _TRAIN_LOOP.search(text[:80]) or tells_loss(text) or _EPOCH.search(text[:200])
-    return "train" if trains else _of_rounds(text[:200]) or "unknown"
+    return "train" if trains else of_rounds(text[:200]) or "unknown"
 
 
 def tells_loss(text: str) -> bool:
@@ -142,7 +142,7 @@ _HEADING = re.compile(
     r"|Begin(?:ning)? (?:train|eval)\w*|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 _MADE_READY = re.compile(
-    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
+    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|set(?:ting)? up)(?:e|ing)?\b"
     r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
@@ -151,13 +151,14 @@ _ROUNDS = (
     ("train", re.compile(r"^\s*\d{1,7}:\s+learn: [\d.-]+|\bavg(?: loss)?, [\d.]+ rate, ")),  # CatBoost, Darknet
     ("train", re.compile(r"^\W*(?:train|rollout)/\s+\||\bepisodic_return\b|^\W*Ep(?:isode)?\W{0,3}\d{1,9}\b|(?:\b|_)timesteps?\W{1,3}\d{1,12}\b.{0,80}reward", re.IGNORECASE)),  # reinforcement learning
     ("train", re.compile(r"^\[train: \d+, \d+ / \d+\]")),  # pytracking
+    ("train", re.compile(r"\bcurrent learner \w|\bbest estimator \S{1,40} best error=|^Trial \d{1,7} finished with value:")),  # searches
     ("eval", re.compile(r"^\[(?:val|test): \d+, \d+ / \d+\]")),
     ("train", re.compile(r"'train_runtime'|^`?Trainer\.fit`? stopped|^\W*TRAINING SUMMARY|^\s*epoch\s.{0,60}loss\b|^E {2,8}# {2,}|\d{1,6}epoch:train:|^Fitting \d+ folds for|^\[CV\] END", re.IGNORECASE)),
     ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
     ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
-    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+    ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Top shape: \d|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
@@ -173,7 +174,7 @@ _SENTENCE = re.compile(r"[a-z)`]\. [A-Z]|[a-z]{3}\.$")
 def of_heading(text: str) -> str:
     """The phase that a line announces or that only such a phase prints; "" where it shows none."""
     line = text[:200]
-    if phase := _of_rounds(line):
+    if phase := of_rounds(line):
         return phase
     if "%|" in text:  # a bar in bytes is no sign of progress, and yet it says what is fetched
         return "load" if _PREPARING.match(line) and _BYTES.search(text) and "100%|" not in text else ""
@@ -189,7 +190,8 @@ def of_heading(text: str) -> str:
     return _of_loop(text[:200])
 
 
-def _of_rounds(line: str) -> str:
+def of_rounds(line: str) -> str:
+    """By lines that only one kind of loop, or only loading, prints."""
     return next((phase for phase, pattern in _ROUNDS if pattern.search(line)), "")
 
 

@@ -127,21 +127,40 @@ class ProgressTracker:
         self.seen = 0  # signs at all
         self.trained = False  # a sign of training was among them
         self.advances = 0  # signs beyond all that stood before the last mark
+        self.finishes = 0  # lines that say that a run has finished
+        self.anew = False  # the first sign below the last mark is of a beginning
+        self._tag = ""  # who failed at the last mark
+        self._fresh = False  # no sign yet below the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
         self._marked: dict[int, int] = {}
         self._marked_epoch = -1.0
         self._phases: dict[int, str] = {}  # total of a bar -> phase that one of its lines told
 
-    def mark(self) -> None:
-        """Something failed here: only what goes beyond now is an advance."""
+    def mark(self, tag: str = "") -> None:
+        """Something failed here: only what goes beyond now is an advance, and not of another rank or process."""
+        self._tag = tag
         self._marked = dict(self._furthest)
         self._marked_epoch = self._epoch
+        self._fresh, self.anew = True, False
 
-    def look(self, number: int, text: str) -> None:
+    @property
+    def complete(self) -> bool:
+        """Whether the last sign is the last of its own count."""
+        last = self.last
+        if last.epochs is not None and last.epoch is not None and last.epoch + 1 < last.epochs:
+            return False
+        if last.bar is not None and last.bar[0] != last.bar[1]:
+            return False
+        return last.epochs is not None or (last.bar is not None and last.training_step is not None)
+
+    def look(self, number: int, text: str, tag: str = "") -> None:
         sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
         if sign is None:
             return
+        if self._fresh:
+            first = sign.step if sign.step is not None else sign.epoch or 0.0
+            self._fresh, self.anew = False, self.seen == 0 or first <= 1
         self.seen += 1
         finished = sign.step is not None and sign.step == sign.total
         phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)
@@ -167,7 +186,12 @@ class ProgressTracker:
             bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
             uptime=sign.uptime if sign.step is not None else before.uptime,
         )
+        if tag and self._tag and tag != self._tag:
+            return
         if sign.epoch is not None:
+            if sign.epoch <= 1 and self._epoch > sign.epoch + 1:  # a next fold, trial or run
+                self._epoch = sign.epoch
+                self._marked_epoch = min(self._marked_epoch, sign.epoch)
             if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:
                 self.advances += 1
             self._epoch = max(self._epoch, sign.epoch)

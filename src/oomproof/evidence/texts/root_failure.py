@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oomproof.causes import cause_of
 from oomproof.evidence.texts.finding import Finding
 
+_BESIDE = 2  # ordinary lines between exceptions that are told together
 _WENT_ON = 20  # ordinary lines after a traceback that show that its process did not die of it
 
 
@@ -100,7 +101,10 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
         later = chain[index]
         gap = later.job.ordinary - first.job.ordinary
         same_rank = bool(later.job.rank) and later.job.rank == first.job.rank
-        if not cause_of(later.cause).generic and (later.job.chained or (same_rank and _tier(later) == 1)):
+        telling = not cause_of(later.cause).generic and later.cause != "interrupted"  # Ctrl-C comes after
+        # a paste of messages without their tracebacks: what loads says that it failed, then why
+        beside = first.job.heard == later.job.heard == "exception" and gap <= _BESIDE
+        if telling and (later.job.chained or beside or (same_rank and _tier(later) == 1)):
             return index
         if gap >= _WENT_ON and _tier(later) == 1:
             return _specific_over_generic(chain, candidates, index)

@@ -1,11 +1,13 @@
-"""A system's log copied from a screen: lines that the screen's width broke are put together again.
+"""A log copied from a screen: lines that the screen's width broke are put together again.
 
-Only where every line begins with a stamp: then what lacks one, below a line that fills the width, is the rest of that line.
+Where every line begins with a stamp, what lacks one, below a line that fills the width, is the rest of that line. Elsewhere
+the width must be one that screens have, and the next line begin as the rest of a sentence or a word does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from oomproof.evidence.texts.line_prefixes import strip
@@ -31,9 +33,15 @@ class Unwrapped:
             held.append(part)
             if len(held) >= _LOOK or len(part[1]) > _WIDEST:
                 break
-        self.width = screen_width([line for _, line in held])
+        lines_held = [line for _, line in held]
+        self.width = screen_width(lines_held)
         every: Iterator[Numbered] = chain(held, rest)
-        self._lines = _joined(every, self.width) if self.width else every
+        if self.width:
+            every = _joined(every, self.width, _new)
+        elif width := plain_width(lines_held):
+            self.width = width
+            every = _joined(every, width, lambda before, line: not _goes_on(before, line))
+        self._lines = every
 
     def __iter__(self) -> Iterator[Numbered]:
         return self._lines
@@ -62,16 +70,53 @@ def screen_width(lines: Sequence[str]) -> int:
     return width if full >= _FEWEST and above and broken else 0
 
 
+_SCREENS = (80, 100, 120, 132, 160)
+_FEWEST_CHARACTERS = 8  # different ones: fewer draw a rule
+_NOT_THE_REST = re.compile(
+    r"\s|Traceback \(|File \"|[\[({<#>$=*|+~^`\"'-]|\d{1,3}%|[A-Z][\w.]{2,60}(?:Error|Exception|Warning)\b|\d{4}-\d\d-\d\d|[\w.-]{1,30}: "
+)
+
+
+def plain_width(lines: Sequence[str]) -> int:
+    """The width of a screen that broke lines without stamps; 0 where none did."""
+    width = max((len(line) for line in lines), default=0)
+    if width not in _SCREENS:
+        return 0
+    full = [
+        (line, after)
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if len(line) == width and len(set(line)) >= _FEWEST_CHARACTERS
+    ]
+    broken = sum(_goes_on(line, after) for line, after in full)
+    others = sum(0 < len(line) < width for line in lines)
+    return width if broken and broken >= _BROKEN * len(full) and others >= len(full) else 0
+
+
+def _goes_on(line: str, after: str) -> bool:
+    """In the middle of a word, or of a sentence."""
+    if not after or _NOT_THE_REST.match(after) or _begins(after):
+        return False
+    if after[0] in ",.;:)]}":
+        return True  # no line begins so
+    return (line[-1].isalnum() or line[-1] in "_/.,=: ") and (
+        after[0].islower() or after[0].isdigit() or line[-1].isalpha()
+    )
+
+
+def _new(before: str, line: str) -> bool:
+    return _begins(line)
+
+
 def _begins(line: str) -> bool:
     """With a stamp, or as a journal sets the further lines of one message."""
     return line.startswith(_INDENT) or strip(line[:200]).time is not None
 
 
-def _joined(lines: Iterable[Numbered], width: int) -> Iterator[Numbered]:
+def _joined(lines: Iterable[Numbered], width: int, begins: Callable[[str, str], bool]) -> Iterator[Numbered]:
     number, whole, last, pieces = 0, "", 0, 0
     for at, line in lines:
         goes_on = pieces and width - 1 <= last <= width and pieces < _MOST_PIECES
-        if goes_on and line.strip() and not _begins(line):
+        if goes_on and line.strip() and not begins(whole, line):
             # a screen's copy loses the blank that stood in the last column
             whole += line if last == width else f" {line}"
             last, pieces = len(line), pieces + 1

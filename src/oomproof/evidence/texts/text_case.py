@@ -24,7 +24,9 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.notebooks import Outputs
 from oomproof.evidence.texts.post_heads import split_head, spoken_lines
+from oomproof.evidence.texts.program_sources import Reported
 from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.screen_lines import Unwrapped
 from oomproof.evidence.texts.training_parser import TrainingParser
@@ -81,6 +83,23 @@ def _of_an_attempt(finding: Finding) -> bool:
     return cause_of(finding.cause).killed_by == "engine" or finding.guard.by in _STARTERS
 
 
+def _of_last_run(
+    system: list[Finding], training: list[Finding], opened: int
+) -> tuple[list[Finding], list[Finding]]:
+    """Of a job's log with several runs in it: what ended an earlier one is no death of the last, if that had its own."""
+    roots = [finding for finding in training if finding.job.role == "root"]
+    deaths = [finding for finding in system if finding.cause != "not-a-crash"]
+    if not opened or not any(finding.line > opened for finding in (*roots, *deaths)):
+        return system, training
+    if any(finding.line > opened for finding in roots):
+        return [finding for finding in system if finding.line > opened], training
+    return system, [_as_noise(finding) if finding.line < opened else finding for finding in training]
+
+
+def _as_noise(finding: Finding) -> Finding:
+    return replace(finding, job=replace(finding.job, role="noise"))
+
+
 def _as_it_is(finding: Finding) -> Finding:
     return finding
 
@@ -107,7 +126,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 guards.feed(number, line)
         else:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
-            lines = Ordered(Collected(Unwrapped(raw)))
+            lines = Ordered(Collected(Unwrapped(Reported(Outputs(raw)))))
             true = lines.true
             examples = Examples()
             for index, batch in enumerate(_batches(lines)):
@@ -140,6 +159,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             if not (_of_an_attempt(finding) and job.finished_after(finding.line))
         ]
         written = _written(path)
+        findings, told = _of_last_run(findings, told, job.opened)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}
         # the kernel's own line is no complaint of a job

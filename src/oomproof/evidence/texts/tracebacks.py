@@ -46,7 +46,7 @@ _DOTTED = re.compile(
     r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:[A-Z]\w{0,80}|error|timeout|gaierror|herror))(?P<inner>)(?:: (?P<message>.*)|:?\s*)$"
 )
 _LOOSE = re.compile(
-    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
+    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: {{1,4}}(?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
 # as hydra and loggers print one: ValueError("no such folder")
 _REPR = re.compile(
@@ -69,6 +69,8 @@ class Raised:
     chained: bool  # another exception stands above it in the same chain
     survived: bool  # printed by a finalizer or by logging: no death
     loose: bool  # an exception's line without its traceback
+    ended: bool = False  # from the script's own first frame on: nobody caught it …
+    logged: bool = False  # … but who logged it
 
     @property
     def text(self) -> str:
@@ -88,6 +90,7 @@ class Writer:
     open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
     headed: bool = False  # its first line was seen, not only frames
     indent: int = 0  # of its first line
+    logged: bool = False  # somebody caught it and logged it
     named: str = ""  # the exception's type, where the first line says it
     begun: int = 0  # line of the header or of the first frame
     chained: bool = False
@@ -202,9 +205,12 @@ class Writer:
     def _raise(self, name: str, message: str, loose: bool) -> Raised:
         if "**" in message:
             message = _BOLD.sub(r"\g<words>", message)
+        outermost = self.frames[0] if self.frames else ("<", "", "")
+        ended = self.headed and not (loose or self.survived)
+        ended = ended and outermost[1] == "<module>" and not outermost[0].startswith(("<", "~", "Cell"))
         raised = Raised(
-            name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose
-        )
+            name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose, ended, self.logged
+        )  # fmt: skip
         self.chained = self.survived = self.waiting_for_code = False
         self.open = max(0, self.open - 1)
         self.headed = self.headed and self.open > 0

@@ -35,6 +35,11 @@ _FAILED_SCRIPT = re.compile(
 _NATIVE = "C++ Traceback (most recent call last)"
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
+_LOGGED = ("ERROR", "CRITICAL", "FATAL")
+_ANSWER = 4  # lines below an exception in which its handler speaks
+_GOES_ON = re.compile(
+    r"(?i)\b(?:skip\w*|retry\w*|(?:re-?)?trying|continu\w*|recover\w*|fall(?:ing|s)? ?back|ignor\w*|resum\w*|reduc\w*|halv\w*)\b"
+)
 _NUMBERS_MATTER = re.compile(
     r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
 )
@@ -66,6 +71,8 @@ class TrainingParser:
         self._wrapped: WrappedLine | None = None  # a line that may go on in the next
         self._edge = Edge()
         self._restarts = RestartWatch()
+        self._above = ""  # the line before
+        self._raised_at = -1000  # where the last exception stands
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
@@ -115,6 +122,11 @@ class TrainingParser:
         dates = (last_date(line[-2000:]) for _, line in reversed(self._tail.recent))
         return next((date for date in dates if date is not None), None)
 
+    @property
+    def opened(self) -> int:
+        """The line that opened the last of several runs; 0 where there is one."""
+        return self._restarts.opened
+
     def finished_after(self, number: int) -> bool:
         return self._tail.finished_after(number)
 
@@ -143,6 +155,7 @@ class TrainingParser:
                 self._look_for_restarts(block)
             self._chains.ordinary += len(block)
             self._quick_progress(block, text)
+            self._above = block[-1][1]
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
@@ -162,10 +175,10 @@ class TrainingParser:
 
     def _look_for_restarts(self, block: Sequence[tuple[int, str]]) -> None:
         failed = bool(self._chains.last) or self._pending is not None
-        for _, line in block:
-            if self._restarts.opens(line, failed):
+        for number, line in block:
+            if self._restarts.opens(number, line, failed):
                 self._settle()
-                self._chains.run_began()
+                self._chains.run_began(number)
 
     def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""
@@ -178,7 +191,8 @@ class TrainingParser:
                 part = tail.rpartition("\r")[2]
                 signs.append((number, part if _marked(part) else tail))
         for number, line in reversed(signs):
-            self._tail.signs.look(number, clean(line).text)
+            cleaned = clean(line)
+            self._tail.signs.look(number, cleaned.text, cleaned.tag)
 
     # -- lines ----------------------------------------------------------------------------------------
 
@@ -210,9 +224,13 @@ class TrainingParser:
         else:
             self._chains.ordinary += 1
             self._around.look(number, unquoted(raw))
+        if number - self._raised_at <= _ANSWER and number > self._raised_at and _GOES_ON.search(raw[:400]):
+            self._chains.handled()
+        self._above = raw
         for mark in marks:
             if mark in raw:
-                self._tail.signs.look(number, clean(raw).text)
+                line = clean(raw)
+                self._tail.signs.look(number, line.text, line.tag)
                 break
 
     def _in_traceback(self) -> bool:
@@ -232,13 +250,16 @@ class TrainingParser:
             self._settle()
         if suspicious:
             self._notice(text, stripped)
+        if HEADER in text and not writer.open:
+            writer.logged = line.level in _LOGGED or clean(self._above).level in _LOGGED
         before = writer.open
         raised = writer.take(number, text)
         if raised is not None and not raised.loose and self._is_example(number, text, raised):
             return True
         if raised is not None:
             self._settle()
-            self._chains.mark()  # now: what follows the error counts, not what follows its last line
+            self._raised_at = number
+            self._chains.mark(line.tag)  # now: what follows the error counts, not what follows its last line
             self._pending = Message(number, raised, line.tag, raised.text, line)
             self._chains.ordinary_then = self._chains.ordinary
             return True
@@ -323,6 +344,7 @@ class TrainingParser:
             signs.is_clock(stripped) and (self._pending is not None or self._chains.just_failed())
         ):
             self._tail.signs.advances += 2  # as good as two steps further
+            self._tail.signs.finishes += 1
         self._chains.notice(stripped)
         if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
             value = loss["value"].lower()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from oomproof.evidence.texts.failures.accelerators import ACCELERATORS
 from oomproof.evidence.texts.failures.any_memory import ANY_MEMORY
 from oomproof.evidence.texts.failures.crash_sentences import CRASH_REPORTS
@@ -16,6 +18,7 @@ from oomproof.evidence.texts.failures.rules import CodeRule, Rule
 from oomproof.evidence.texts.failures.runner_sentences import RUNNERS
 from oomproof.evidence.texts.failures.scheduler_sentences import SCHEDULERS, TRIALS
 from oomproof.evidence.texts.failures.signals import SIGNALS
+from oomproof.records import replace
 
 __all__ = ["RULES", "FailureText", "Hit", "recognise"]
 
@@ -37,7 +40,30 @@ _EVERY = tuple(_BY_ANCHOR.items())
 _ASCII = tuple(pair for pair in _EVERY if pair[0].isascii())
 
 
+# What may stand before a program's words, beside what is taken off every line: the number of a row that was not printed any
+# more, who is told to have failed; where the level says that it is an error, any program's or logger's name
+_LEAD = re.compile(
+    r"\d{1,4}\s{1,8}(?=\D)|(?:[Cc]aused by|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]xception|[Cc]ause): {0,4}(?=\S)"
+    r"|(?:\w[\w.-]{0,40}: )?(?:[Ff]atal )?(?:[Ee]rror|ERROR|FATAL): {0,4}(?=\S)"
+)
+_NAME = re.compile(r"[A-Za-z][\w.-]{1,40}: {1,4}(?=\S)")
+_BLANKS = re.compile(r"(?<=\S) {2,}(?=\S)")
+_LOUD = ("ERROR", "FATAL", "CRITICAL")
+
+
 def recognise(said: FailureText) -> Hit | None:
+    hit = _recognise(said)
+    if hit is not None:
+        return hit
+    text = said.text
+    plain = _BLANKS.sub(" ", text) if "  " in text else text
+    if not said.raised:
+        lead = _LEAD.match(plain) or (_NAME.match(plain) if said.level in _LOUD else None)
+        plain = plain[lead.end() :] if lead else plain
+    return _recognise(replace(said, text=plain)) if plain != text else None
+
+
+def _recognise(said: FailureText) -> Hit | None:
     text = said.text
     anchors = _ASCII if text.isascii() else _EVERY
     for index in sorted({index for anchor, indexes in anchors if anchor in text for index in indexes}):

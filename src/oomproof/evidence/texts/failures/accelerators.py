@@ -26,7 +26,7 @@ _JAX = re.compile(
     r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|Failed to allocate request for|external/org_tensorflow|external/tsl|XLA:TPU|memory space hbm|jax\.errors|That was not possible\. There are|_HBM\d"
 )
 _BYTES = re.compile(
-    r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"
+    r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device|\((\d+) bytes\) from device|failed to alloc (\d+) bytes on host"
 )
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHORT = re.compile(  # of a TPU
@@ -135,6 +135,9 @@ def _asked(text: str) -> GpuNumbers | None:
 
 
 ACCELERATORS = (
+    Rule("mps-oom", "Apple's GPU could not give the memory", 0.85,
+         Row("[malloc_or_wait] ", "RuntimeError: [malloc_or_wait] Unable to allocate 4096 bytes.", r"\[malloc_or_wait\] Unable to allocate"),  # MLX
+         Row("Buffer Validation Insufficient Memory", "-[MTLDebugDevice newBufferWithBytes:length:options:]:1182: failed assertion `Buffer Validation Insufficient Memory'")),
     Rule("mps-oom", "Apple's GPU allocator reached its limit", 0.95,
          Row("MPS backend out of memory", "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). Tried to allocate 1.00 GB on private pool.",
              gives={"requested": 1 << 30}),

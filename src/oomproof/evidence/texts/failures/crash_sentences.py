@@ -74,7 +74,7 @@ CRASH_REPORTS = (
 CONTAINER = Rule(
     # as a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
     "oom-kill-memcg", "the container was killed at its memory limit", 0.85,
-    Row("OOM", '"Reason": "OOMKilled"', r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|[Tt]erminated \(OOMKilled|\bOOMKilled\s*$"""),
+    Row("OOM", '"Reason": "OOMKilled"', r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|[Tt]erminated \(OOMKilled|\bOOMKilled\s*$|\bOOMKilled \(exit code \d"""),
     Row("OutOfMemoryError: Container killed due to memory", "OutOfMemoryError: Container killed due to memory usage"),
     Row("Container killed by YARN", "ExecutorLostFailure: Container killed by YARN for exceeding memory limits.", r"Container killed by YARN for exceeding (?:\S+ )?memory"),
     Row("memory limit of ", "Job has gone over memory limit of 4096 megabytes. Peak usage: 4200 megabytes.", r"Job has gone over (?:\w+ )?memory limit of \d"),  # HTCondor
@@ -145,6 +145,7 @@ VANISHED = Rule(
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),
     Row("Killed signal terminated program", "g++: fatal error: Killed signal terminated program cc1plus"),
+    Row("unable to execute command: Killed", "clang: error: unable to execute command: Killed"),
     loud=True, pids=pids_in, refine=_named_signal,
 )  # fmt: skip
 # a raylet's or a worker's end, with a list of what it may have been

@@ -184,6 +184,10 @@ GPU_MEMORY = (
          Row("failed out of memory", "cudaMalloc GpuBuffer::Allocate failed out of memory", r"\bcudaMalloc \S{1,80} failed out of memory"),  # AMBER
          Row("Out of memory in ", "Out of memory in CUDA queue enqueue (integrator_shade_surface)", r"Out of memory in (?:CUDA|HIP|OptiX|Metal|OneAPI) "),  # Blender
          Row("Got an OOM, unloading all loaded models", "Got an OOM, unloading all loaded models."),  # ComfyUI
+         Row("(cudaErrorMemoryAllocation)", 'CUDA error at main.cu:12 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"', r"^CUDA error at \S{1,300} code=\d+\(cudaErrorMemoryAllocation\)"),
+         Row("Cuda malloc failed", "Cuda malloc failed"),  # Darknet
+         Row("(cudaMalloc error out of memory", "alloc fail type FlatData dev 2 space Device stream 0 size 4096 bytes (cudaMalloc error out of memory [2])", r"(?:^ ?|\balloc )fail type .{0,160}\(cudaMalloc error out of memory", {"requested": 4096}),
+         Row("(allocated so far: ", "Out of memory allocating 25,600,000 bytes (allocated so far: 3,635,267,072 bytes).", r"Out of memory allocating [\d,]{1,30} bytes \(allocated so far: ", {"requested": 25_600_000}),  # CuPy
          Row("cudaMalloc retry failed", "terminate: cudaMalloc retry failed: memory"),
          Row("ut of memory", "GPU 0: Out of memory, failed to allocate 9 MB", r"(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"),
          gpu=gpu_numbers, fits=_of_a_gpu, refine=_sentence),

@@ -63,6 +63,7 @@ LOADER = (
          Row("Unexpected segmentation fault encountered in worker", "ERROR: Unexpected segmentation fault encountered in worker.")),
     Rule("shm-exhausted", _FULL, 0.93,
          Row("insufficient shared memory", "RuntimeError: insufficient shared memory (shm)"),
+         Row("Insufficient shared memory", "ERROR: Insufficient shared memory", r"^(?:\w+: )?Insufficient shared memory\b"),
          Row("out of shared memory", "RuntimeError: DataLoader worker is out of shared memory. Please try to raise your shared memory limit."),
          Row("unable to ", "RuntimeError: unable to write to file </torch_4242_1>",
              r"unable to (?:write to|resize|allocate shared|mmap|map)[^\n]{0,60}(?:</?torch_|</psm_|/dev/shm)"),

@@ -35,6 +35,7 @@ def is_message(sentence: re.Match[str] | None, said: FailureText, strict: bool =
     before = sentence.string[: sentence.start()].rstrip().lstrip("#>*.… ")
     if (
         not before
+        or before.isdigit()  # the number of a row that was not printed any more
         or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", " -", "：", "**"))
         or said.level in ("ERROR", "FATAL", "CRITICAL")
     ):

@@ -105,13 +105,17 @@ def _exited(said: FailureText, match: Match) -> Hit | None:
         )
     if groups.get("number"):
         number = int(groups["number"])
-        if number not in MEANS or (said.quiet and number not in (9, 11)):
+        # 10 and 12 are others elsewhere; a job's own signals are asked for
+        if number not in MEANS or "SIGUSR" in said.text or (said.quiet and number not in (9, 11)):
             return None
         return by_signal(number, 0.45 if said.quiet else 0.85, pids=pids)
     if groups.get("word"):
         return by_signal(WORDS[groups["word"].lower()], 0.8, pids=pids)
     code = int(groups["code"])
-    number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
+    # a program's own -1 is no hang-up, but where Python's launchers say so
+    number = (
+        -code if code < 0 and (code < -1 or "SIGHUP" in said.text) else code - 128 if 128 < code < 160 else 0
+    )
     if number in MEANS:
         return by_signal(number, 0.85, pids=pids)
     if code == 0 or level in ("INFO", "DEBUG"):
