@@ -153,20 +153,20 @@ def _with_source(case: CaseFile, script: str, is_read: bool, cwd: str) -> CaseFi
     code = inline_code(case.argv)
     if not is_read and code is None:
         # a program of another kind, of which only its arguments could name a batch
-        python = case.agent_seen or sampled or _is_python(case)
-        foreign = not (python or began or argument_names_a_batch(case.argv))
         names = (seen.name for seen in case.processes.values())
         native = not script and is_native(case.argv, cwd, names)
+        python = case.agent_seen or sampled or began or _is_python(case)
+        foreign = (native or not python) and not argument_names_a_batch(case.argv)
         loader = True if sampled else False if foreign else None
         return replace(case, loader=loader, no_batches=foreign, native=native)
     sources = list(script_sources(script, (cwd,))) if is_read else [code or ""]
     if sampled or names_a_loader(sources):
         return replace(case, loader=True)
     case = replace(case, loader=False)
-    if began:
-        return case
-    pool, size = process_pool(sources)
     unseen = not (argument_names_a_batch(case.argv) or names_a_batch(sources))
+    if began:
+        return replace(case, no_batches=unseen)
+    pool, size = process_pool(sources)
     return replace(case, own_batches=case.phase == "load", no_batches=unseen, pool=pool, pool_size=size)
 
 
