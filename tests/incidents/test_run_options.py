@@ -120,6 +120,15 @@ def test_own_stop_file(lab: Lab, tmp_path: Path) -> None:
     assert stop.exists() and saved.exists()
 
 
+@pytest.mark.usefixtures("kernel_limit")
+def test_what_the_guard_ends_was_not_left_behind(lab: Lab) -> None:
+    """`killed all processes of the job`, and then: `left 1 of its processes behind`."""
+    grow = " ".join(lab.job("grow.py", 60, 2000))
+    done = lab.run("run", "--limit", "200M", "--grace", "1", "--", "sh", "-c", f"sleep 60 & {grow}; wait")
+    assert done.returncode in (137, 143), done.stderr
+    assert "verdict  stopped by oomproof's guard" in done.stderr and "behind" not in done.stderr
+
+
 def test_alert_above(lab: Lab) -> None:
     running = lab.start(
         "alert", "--alert-above", "30M", "--", *lab.job("grow.py", 200, 60), stderr=subprocess.PIPE

@@ -27,6 +27,8 @@ _ANSWERS = {
 def as_text(factors: Sequence[Factor], done: Sequence[Experiment], width: int) -> str:
     head, rows = _rows(factors, done)
     told = eliminate(factors, done)
+    if not done:  # of a table there is only the head
+        return told.sentence
     end, run = len(factors) + 1, len(head) - 1
     lines = table(
         [head, *rows],

@@ -10,7 +10,6 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
 from oomproof.printable import printable, wants_colour
-from oomproof.reports import whole_commands
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
@@ -145,6 +144,8 @@ def _line(text: str) -> str:
 def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
     """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
     a command is another one, and a terminal breaks a long line without a newline to copy."""
+    from oomproof.reports import whole_commands  # not for a run that ended well
+
     lines = textwrap.wrap(
         whole_commands.glued(_line(text) if hanging is None else text),
         max(_NARROW, width),

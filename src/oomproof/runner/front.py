@@ -68,6 +68,7 @@ class Front:
         self.on_interrupt: Callable[[str], None] = lambda _: None
         self.on_output_lost: Callable[[OSError], None] = lambda _: None
         self.on_output_full: Callable[[], None] = lambda: None
+        self.was_ended: Callable[[], bool] = lambda: False  # by the guard
         self.on_takeover: Callable[[str], None] = lambda _: None
 
     # --- signals -----------------------------------------------------------------------------------------------
@@ -252,6 +253,8 @@ class Front:
             self._over_since = self._over_since or time.monotonic()
 
     def _tell_leftovers(self, news: dict[str, Any]) -> None:
+        if self.was_ended():  # all of it, and that was said
+            return
         names = one_line(", ".join(sorted(set(news["leftovers"]))[:4]))
         wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
         count = len(news["leftovers"])

@@ -75,6 +75,7 @@ class Watch:
     ) -> None:
         prepare_threads()
         self._say = say
+        self.ended_it = False  # told all of the job to end
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
@@ -243,6 +244,7 @@ class Watch:
             "thaw": "resumed",
             "withdraw": "took back the request to save and stop",
         }
+        self.ended_it = self.ended_it or kind in ("term", "kill")
         text, terms = f"{words[kind]}: {why}" if kind in words else why, ""
         if kind == "freeze":
             terms = self.guard.pause_terms(self.guarded)

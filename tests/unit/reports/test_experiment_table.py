@@ -45,3 +45,8 @@ def test_json_has_the_same_answer() -> None:
     assert one_line(answer["sentence"]) in as_text(FACTORS, DONE, 400)
     assert answer["experiments"][1]["values"] == {"data": "", "OMP": "unset"}
     assert answer["factors"][1]["kind"] == "env"
+
+
+def test_before_the_first_end_there_is_one_sentence() -> None:
+    text = as_text([Factor("bs", ("32", "8"))], [], 80)
+    assert text == "nothing is known yet: the first experiment did not end"
