@@ -16,7 +16,7 @@ from oomproof.reports.html_style import STYLE
 _WHOLE = re.compile(
     r"\S{1,14}|[-+.,/:\d]+ [\d:]+|[\d.]+ \w{1,4}"
 )  # a word, a clock, a size: not broken in a table
-_SIZE = re.compile(r"(\d) (?=(?:[KMGT]iB|s|min|h|d)\b)")
+_SIZE = re.compile(r"[\d.]+ (?:[KMGT]iB|s|min|h|d)\b")
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
@@ -36,12 +36,12 @@ def document(title: str, body: str) -> str:
 
 def prose(text: str) -> str:
     """A sentence with commands in it: a browser breaks a line behind a hyphen, and ``--`` alone at its end is no flag."""
-    return _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
+    return _FLAG.sub(r'<span class="whole">\g<0></span>', escape(text))
 
 
 def whole_sizes(text: str) -> str:
     """A headline in which no number stands at the end of a line and its unit on the next."""
-    return _SIZE.sub(r"\g<1>&nbsp;", escape(text))
+    return _SIZE.sub(r'<span class="whole">\g<0></span>', escape(text))
 
 
 def section(title: str, body: str, long: bool = False) -> str:

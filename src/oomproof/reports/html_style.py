@@ -10,7 +10,7 @@ STYLE = """
 --main:#5d93c7;--workers:#3d6385;--other:#4d5a61;--shared:#8673b8;--swap:#c27b4c;--cache:#3a3831;--job:#4f9c8f;--others:#4a514c;
 --p0:#263644;--p1:#332b42;--p2:#263828;--p3:#40321f;--p4:#402b2b}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif;overflow-wrap:anywhere}.flag{white-space:nowrap}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif;overflow-wrap:anywhere}.whole{white-space:nowrap}
 main{min-width:0;max-width:62rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.5rem;line-height:1.3;margin:.35rem 0 0;font-weight:650;text-wrap:balance}
 h2{font-size:1.05rem;margin:0 0 .8rem;font-weight:650}

@@ -320,13 +320,14 @@ def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
         "2 deaths: segmentation fault\n\nDATE  RUN\nnow   a --b\n\nnext     oomproof why --all a-b"
     )
     assert "<section class=long></section>" not in shown
-    assert '<dd>oomproof why <span class="flag">--all</span> a-b</dd>' in shown
+    assert '<dd>oomproof why <span class="whole">--all</span> a-b</dd>' in shown
     assert "<td>a --b</td>" in shown, "only in sentences"
 
 
 def test_a_size_of_the_headline_stays_on_its_line(state: Path) -> None:
     run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
-    assert "<h1>Killed at 30.3 of 32.0&nbsp;GiB after 15&nbsp;min</h1>" in page(verdict(run.id), run)
+    whole = '<span class="whole">32.0 GiB</span> after <span class="whole">15 min</span>'
+    assert f"<h1>Killed at 30.3 of {whole}</h1>" in page(verdict(run.id), run)
 
 
 def test_how_to_prevent_it_fits_the_cause(state: Path) -> None:
