@@ -168,6 +168,8 @@ class Scene:
             best_effort,
         )
         self.guard = Guard(self.host, [self.guarded], best_effort)  # type: ignore[arg-type]
+        # no processes but the job's: what grows on the machine that runs the test is none of this scene
+        self.guard._unmanaged.growth._proc = str(self.runtime)
 
     @property
     def done(self) -> Any:

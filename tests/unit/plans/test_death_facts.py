@@ -191,6 +191,7 @@ def test_whose_batches_is_read_from_the_script_that_ran(attempt: Attempt, loader
     script.write_text("import torch\n" + ("from torch.utils.data import DataLoader\n" if loader else ""))
     attempt.run["code"] = {"script": str(script), "script_sha256": hash_file(str(script))}
     attempt.run["cwd"] = str(script.parent)
+    attempt.processes = [(LEADER, "main", "python3")]  # a worker that ran would be a loader by itself
     attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
     (attempt.dir / "agent").mkdir()
     (attempt.dir / "agent" / f"{LEADER}-{NOW}").write_text(f"1 {END - 9} -1 0 load\n")
