@@ -1,11 +1,12 @@
 """What the sixty jobs take on a card that nobody else uses: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
+    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|fresh|fresh2|NAME,NAME] [--caps caps.json [--at-once 5]] [--traces FOLDER] [--operations FOLDER] [--seconds N]
 
 Each job runs in a fork of its own from a process that has imported the libraries and never touched the card. Device memory is
 NVML's figure for the card, read every few milliseconds, less what it showed before. ``--caps``: job → bytes; the allocator gets
 no more than that. ``--traces`` keeps each call of the allocator; with ``--operations`` nothing is measured but the memory that
-each operation takes beyond its results.
+each operation takes beyond its results. ``--at-once``: with ``--caps`` so many jobs share the card, as long as their caps fit
+it together; whether a job finishes does not depend on its neighbours, and what the card shows then says nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from jobs import PROGRAMS, command, half, wanted
 
 MIB = 1 << 20
 SECONDS_A_JOB = 60.0
+SHARED = 110 << 30  # bytes of a card that jobs may have at once, each with a context beside its cap
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
     "1"  # what is imported before the forks must not wake the driver
 )
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--operations", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--at-once", type=int, default=1)
     args = parser.parse_args()
     caps = json.loads(args.caps.read_text()) if args.caps else {}
     done = (
@@ -49,6 +53,13 @@ def main() -> None:
     )
     ends = time.monotonic() + args.seconds
     _import_all()
+    if args.at_once > 1:
+        names = [name for name in wanted(args.only) if name in caps and name not in done]
+        for row in _finished(names, caps, args.at_once, ends):
+            with args.rows.open("a") as file:
+                print(json.dumps(row), file=file)
+            print(json.dumps(row), flush=True)
+        return
     card = Card()
     for name in wanted(args.only):
         if name in done or (args.caps and name not in caps):
@@ -63,6 +74,41 @@ def main() -> None:
         with args.rows.open("a") as file:
             print(json.dumps(row), file=file)
         print(json.dumps(row), flush=True)
+
+
+def _finished(names: list[str], caps: dict[str, int], at_once: int, ends: float) -> Iterator[dict[str, Any]]:
+    """The jobs side by side: how each ended. No NVML here: a fork must not inherit its locks."""
+    waiting, running = sorted(names, key=lambda name: -caps[name]), {}
+    while waiting or running:
+        used = sum(caps[name] for name, _, _ in running.values())
+        fits = next((name for name in waiting if used + caps[name] <= SHARED or not running), None)
+        if waiting and time.monotonic() > ends:
+            print("out of time", flush=True)
+            waiting = []
+        elif fits is not None and len(running) < at_once:
+            waiting.remove(fits)
+            path = f"/tmp/measured-{os.getpid()}-{fits}.json"
+            child = os.fork()
+            if child == 0:
+                _job(fits, caps[fits], None, path)
+            running[child] = (fits, path, time.monotonic())
+            continue
+        time.sleep(0.02)
+        for child, (name, path, started) in list(running.items()):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended and time.monotonic() - started > 2 * SECONDS_A_JOB:
+                os.kill(child, signal.SIGKILL)
+                ended, status = os.waitpid(child, 0)
+            if ended:
+                del running[child]
+                result = json.loads(Path(path).read_text()) if os.path.exists(path) else {}
+                yield {
+                    "job": name,
+                    "half": half(name),
+                    "status": os.waitstatus_to_exitcode(status),
+                    "seconds": round(time.monotonic() - started, 1),
+                    **result,
+                }
 
 
 def _import_all() -> None:
@@ -171,7 +217,7 @@ def _job(name: str, cap: Any, traces: Path | None, path: str) -> None:
     stats = torch.cuda.memory_stats()
     result |= {
         "reserved": stats["reserved_bytes.all.peak"] // MIB, "allocated": stats["allocated_bytes.all.peak"] // MIB,
-        "kept": torch.cuda.memory_reserved() // MIB, "retries": stats["num_alloc_retries"],
+        "kept": torch.cuda.memory_reserved() // MIB, "l2": torch.cuda.get_device_properties(0).L2_cache_size, "retries": stats["num_alloc_retries"],
         "context": (torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]) // MIB - torch.cuda.memory_reserved() // MIB,
     }  # fmt: skip
     if traces is not None:

@@ -74,7 +74,7 @@ def main() -> None:
     report = ("report.py", kept, card, "--only", args.set, "--measured", took, "--rows", rows)
     if not caps.exists() or len(json.loads(caps.read_text())) < len(took.read_text().splitlines()):
         step(*report, "--caps", caps)
-    step("measure.py", capped, "--only", args.set, "--caps", caps, wants_time=True)
+    step("measure.py", capped, "--only", args.set, "--caps", caps, "--at-once", 5, wants_time=True)
     step(*report, "--capped", capped)
     for name in _missed(rows):
         step("measure.py", args.folder / "traced.jsonl", "--only", name, "--traces", args.folder / "traces")
