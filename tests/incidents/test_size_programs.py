@@ -17,12 +17,15 @@ pytestmark = pytest.mark.timeout(280)
 MIB = 1 << 20
 
 
-def size(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sizing, int, list[str]]:
+def size(
+    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *command: str
+) -> tuple[Sizing, int, list[str]]:
+    """``command``: what starts the script; Python where there is none."""
     (folder / "train.py").write_text(script)
     monkeypatch.chdir(folder)
     told: list[str] = []
     sized = size_command(
-        [sys.executable, "-W", "ignore", "train.py"],
+        [*(command or (sys.executable, "-W", "ignore")), "train.py"],
         time_limit=120.0, gpu_total=None, allow_writes=False, tell=told.append,
     )  # fmt: skip
     sizing = sized.sizing
@@ -102,6 +105,59 @@ def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizing.gpu.parts["weights"] == pytest.approx(weights, rel=0.01)
     assert sizing.gpu.parts["optimizer state"] == pytest.approx(2 * weights, rel=0.01)
     assert {phase.name for phase in sizing.phases if phase.reached} == {"train", "eval"}
+
+
+RANKS = """
+import os, sys, torch, torch.distributed as distributed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(rank, world=None):
+    given = {} if world is None else dict(rank=rank, world_size=world, init_method="tcp://127.0.0.1:29511")
+    distributed.init_process_group("nccl", **given)
+    assert distributed.get_world_size() == 4 and distributed.get_rank() == 0, "no other rank is followed"
+    torch.cuda.set_device(rank)
+    net = nn.parallel.DistributedDataParallel(nn.Linear(1024, 4096).cuda(rank), device_ids=[rank])
+    optimizer = torch.optim.AdamW(net.parameters())
+    for x, in DataLoader(TensorDataset(torch.randn(40_000, 1024)), 64, num_workers=1):
+        net(x.cuda(rank)).pow(2).mean().backward(); optimizer.step(); optimizer.zero_grad()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(4,), nprocs=4) if SPAWNED else train(int(os.environ["LOCAL_RANK"]))
+"""
+
+
+@pytest.mark.parametrize("spawned", [False, True], ids=["torchrun", "spawn"])
+def test_one_of_four_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spawned: bool) -> None:
+    pytest.importorskip("torch.distributed.run")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4")
+    command = () if spawned else torchrun
+    script = RANKS.replace("SPAWNED", str(spawned))
+    sizing, status, told = size(script, tmp_path, monkeypatch, *command)
+    assert (sizing.refused, status) == (None, 0), told
+    assert sizing.gpu is not None and sizing.host is not None
+    weights = 4 * (1024 * 4096 + 4096)
+    assert sizing.gpu.parts["weights"] == sizing.gpu.parts["gradient buckets"] == weights, "of one rank"
+    assert sum("one rank of 4" in note and "all 4 ranks" in note for note in sizing.notes) == 1
+    parts = dict(sizing.host.parts)
+    others, launcher = parts.pop("3 other ranks"), parts.pop("launcher")
+    assert others == 3 * (sum(parts.values()) - parts.get("checkpoint copy", 0)), "each as much as this one"
+    assert 20 * MIB < launcher < 800 * MIB
+    assert parts["loader workers"] < 150 * MIB, "no other rank is taken for a worker"
+
+
+def test_spawned_processes_that_are_no_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them run: the training needs what they make."""
+    script = (
+        "import torch\n\ndef work(number, shared):\n    shared[number] = 1\n\n"
+        "if __name__ == '__main__':\n    shared = torch.zeros(3).share_memory_()\n"
+        "    torch.multiprocessing.spawn(work, args=(shared,), nprocs=3)\n    assert shared.sum() == 3\n"
+        "    net = torch.nn.Linear(8, 8).cuda()\n    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "    for _ in range(5):\n        net(torch.ones(2, 8).cuda()).sum().backward(); optimizer.step()\n"
+    )
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert (sizing.refused, status) == (None, 0), told
+    assert sizing.host is not None and not any("rank" in text for text in (*sizing.notes, *sizing.host.parts))
 
 
 def test_a_script_that_fails_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

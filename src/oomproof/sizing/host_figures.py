@@ -18,7 +18,7 @@ PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
     "shared-memory queue",
     "pinned memory",
 )
-SAVED, LIBRARIES = "checkpoint copy", "CUDA libraries"
+SAVED, LIBRARIES, LAUNCHER = "checkpoint copy", "CUDA libraries", "launcher"
 UNSEEN = "loader workers, not seen to the end"
 QUEUE_NOT_FULL = (
     "the loader's workers did not fill their queue in time: each is taken to hold what the fullest held, and one batch more; "
@@ -28,12 +28,14 @@ QUEUE_NOT_FULL = (
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """Bytes. ``loaders``: those alive when their batches took most. ``own``: what one worker holds itself."""
+    """Bytes. ``loaders``: those alive when their batches took most. ``own``: what one worker holds itself. ``ranks``: as many on this
+    machine hold as much as the one that the other figures are of, without the launcher and what the first one saves."""
 
     parts: Mapping[str, int]
     loaders: tuple[Loader, ...] = ()
     own: int = 0
     on_card: bool = False
+    ranks: int = 1
 
     @property
     def workers(self) -> int:
@@ -46,11 +48,17 @@ class HostFigures:
 
     def estimate(self) -> Estimate:
         parts = {name: size for name, size in self.parts.items() if size}
-        low = int(REPEATED * (sum(parts.values()) - parts.get(SAVED, 0) - parts.get(UNSEEN, 0)))
+        others = self.ranks - 1
+        once, unsure = parts.get(SAVED, 0), parts.get(UNSEEN, 0)
+        sure = sum(parts.values()) - once - unsure
+        low = int(REPEATED * (sure + others * (sure - parts.get(LAUNCHER, 0))))
         if self.on_card:
             parts[LIBRARIES] = HOST_CUDA.usual
+        if others:
+            alike = sum(parts.values()) - once - parts.get(LAUNCHER, 0)
+            parts[f"{others} other ranks" if others > 1 else "1 other rank"] = others * alike
         expected = sum(parts.values())
-        spread = HOST_CUDA.high - HOST_CUDA.usual if self.on_card else 0
+        spread = self.ranks * (HOST_CUDA.high - HOST_CUDA.usual) if self.on_card else 0
         return Estimate(low, expected, int(expected * (2 - REPEATED)) + spread, parts)
 
     def with_workers(self, workers: int, prefetch: float | None = None) -> HostFigures:

@@ -22,6 +22,7 @@ from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.frozen_weights import frozen_weights, quantized_note
 from oomproof.sizing.host_figures import (
+    LAUNCHER,
     OTHERS,
     PINNED,
     PROCESS,
@@ -303,8 +304,10 @@ def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
     # what it held before it trained, where that is more than all the rest
     earlier = max(watched.earlier, result["own"]["before"])
     parts[PROCESS] += max(0, earlier - result["overhead"] - sum(parts.values()))
+    parts[LAUNCHER] = max(watched.launcher, result.get("launcher", 0))
     count = sum(loader.workers for loader in loaders)
-    return HostFigures(parts, loaders, (workers + copied) // count if count else 0, on_card)
+    own = (workers + copied) // count if count else 0
+    return HostFigures(parts, loaders, own, on_card, result.get("ranks", 1))
 
 
 def _shared_beside(result: Mapping[str, Any], more: int) -> int:

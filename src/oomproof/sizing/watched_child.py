@@ -43,8 +43,9 @@ class Watched:
     is_training: bool = False
     peak: int = 0
     main: int = 0
-    workers: int = 0
-    largest: int = 0  # of the other processes
+    workers: int = 0  # what is below the main one
+    launcher: int = 0  # what is above it, or beside
+    largest: int = 0  # of the workers
     shared: int = 0  # in /dev/shm
     shared_now: int = 0
     shared_before: int = 0  # there without the child, where it has none of its own
@@ -160,11 +161,14 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
         watched.shared_now = max(0, (facts.f_blocks - facts.f_bfree) * facts.f_frsize - watched.shared_before)
         watched.shared = max(watched.shared, watched.shared_now)
-    total = sum(own.values())
+    total, below = sum(own.values()), {main.pid, *processes.descendants(main.pid)}
+    launcher = sum(size for member, size in own.items() if member not in below)
+    watched.launcher = max(watched.launcher, launcher)
     if total > watched.peak:
-        watched.peak, watched.main = total, min(main.anon, total)
-        watched.workers = total - watched.main
-    watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
+        watched.peak, watched.main = total, min(main.anon, total - launcher)
+        watched.workers = total - launcher - watched.main
+    worker_sizes = (size for member, size in own.items() if member in below and member != main.pid)
+    watched.largest = max(watched.largest, *worker_sizes, 0)
     return True
 
 

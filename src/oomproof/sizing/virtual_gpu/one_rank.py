@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import inspect
 from typing import Any
 
 import torch
 
+from .cuda_redirect import is_cuda
+from .own_memory import resident
+from .ranks import number
+from .storage_log import GPU, HOST
 from .training_flow import tell
 
 BUCKETS = "gradient buckets"
+# ranks in all and on this machine, and what the process that starts them holds where that is this very one
+known = {"world": 1, "ranks": 1, "launcher": 0}
 
 
 def install(log: Any) -> None:
@@ -21,11 +27,12 @@ def install(log: Any) -> None:
     if not distributed.is_available():
         return
     state = {"ready": False}
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = number("RANK", 0), number("WORLD_SIZE", 1)
+    if world > 1:
+        _are_several(world, number("LOCAL_WORLD_SIZE", 1))
 
     def start(*args: Any, **kwargs: Any) -> None:
         state["ready"] = True
-        tell(f"one rank of {world} was sized; NCCL's own buffers are not in it")
 
     def end(*args: Any, **kwargs: Any) -> None:
         state["ready"] = False
@@ -43,7 +50,7 @@ def install(log: Any) -> None:
         "destroy_process_group": end,
         "is_initialized": lambda: state["ready"],
         "get_rank": lambda *args, **kwargs: rank,
-        "get_world_size": lambda *args, **kwargs: world,
+        "get_world_size": lambda *args, **kwargs: known["world"],
         "get_backend": lambda *args, **kwargs: "nccl",
         "new_group": lambda *args, **kwargs: None,
         "all_gather_object": fill,
@@ -60,8 +67,49 @@ def install(log: Any) -> None:
     _one_card()
 
 
+def _are_several(world: int, ranks: int) -> None:
+    known.update(world=world, ranks=ranks)
+    all_of_them = f"all {ranks} ranks" if ranks == world else f"the {ranks} ranks on this machine"
+    tell(
+        f"one rank of {world} was sized: the GPU's figures are for one card, the RAM for {all_of_them}; what NCCL or gloo hold is not counted"
+    )
+
+
+def run_spawned_here() -> None:
+    """torch.multiprocessing.spawn: the first rank runs in this process, the others do not. Where its file names nothing distributed,
+    what is spawned prepares data, say, and runs as ever."""
+    import torch.multiprocessing as multiprocessing
+
+    for name in ("spawn", "start_processes"):
+        original = getattr(multiprocessing.spawn, name, None) or getattr(multiprocessing, name)
+
+        def start(
+            fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *more: Any, _original: Any = original, **given: Any
+        ) -> Any:  # fmt: skip
+            if not _is_distributed(fn):
+                return _original(fn, args, nprocs, join, *more, **given)
+            if nprocs > 1:
+                _are_several(nprocs, nprocs)
+                known["launcher"] = resident()
+            fn(0, *args)
+            return None if join else _Done()
+
+        setattr(multiprocessing, name, start)
+
+
+def _is_distributed(start: Any) -> bool:
+    try:
+        with open(inspect.getsourcefile(start) or "", errors="replace") as file:
+            return "distributed" in file.read()
+    except (OSError, TypeError):
+        return False
+
+
 class _Done:
-    """Of an asynchronous collective."""
+    """Of an asynchronous collective, or of processes that were not started."""
+
+    def join(self, *args: Any, **kwargs: Any) -> bool:
+        return True
 
     def wait(self, *args: Any, **kwargs: Any) -> bool:
         return True
@@ -119,7 +167,12 @@ def _data_parallel(log: Any) -> None:
             self.module, self.device_ids, self.require_backward_grad_sync = module, None, True
             if not gradient_as_bucket_view:
                 learned = [item for item in module.parameters() if item.requires_grad]
-                log.lasting(sum(item.numel() * item.itemsize for item in learned), BUCKETS)
+                buckets = {GPU: 0, HOST: 0}
+                for item in learned:
+                    buckets[GPU if is_cuda(item.device) else HOST] += item.numel() * item.itemsize
+                for where, size in buckets.items():
+                    if size:
+                        log.lasting(size, BUCKETS, where)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return self.module(*args, **kwargs)

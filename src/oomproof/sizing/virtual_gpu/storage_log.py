@@ -117,12 +117,12 @@ class StorageLog:
         if signature is not None:
             self.signed[number] = signature
 
-    def lasting(self, size: int, kind: str) -> None:
+    def lasting(self, size: int, kind: str, where: str = GPU) -> None:
         """Memory that a library takes for good."""
         number = self._allocated(kind)
-        self.live[GPU] += size
-        self._note_peak(GPU)
-        self.events[GPU].extend((number, size))
+        self.live[where] += size
+        self._note_peak(where)
+        self.events[where].extend((number, size))
 
     def where(self, storage: Any) -> str:
         known = self.by_address.get(storage._cdata)

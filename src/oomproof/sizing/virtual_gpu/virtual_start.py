@@ -12,6 +12,7 @@ import time
 import warnings
 from typing import Any
 
+from . import ranks
 from .own_memory import resident
 from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
 
@@ -22,6 +23,10 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
+    if ranks.is_another():
+        ranks.wait_for_the_first(folder)
+    if ranks.is_launcher(getattr(sys, "orig_argv", [])[1:]):
+        return
     afterwards = {
         "torch": lambda module: install(folder),
         "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
@@ -200,7 +205,7 @@ def _overhead(flow: Any, own: dict[str, Any]) -> int:
 def _install(folder: str) -> None:
     import torch
 
-    from . import compiled_functions, cuda_redirect, loader_flow, training_flow
+    from . import compiled_functions, cuda_redirect, loader_flow, one_rank, training_flow
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -226,6 +231,7 @@ def _install(folder: str) -> None:
     compiled_functions.install(mode, redirect, flow, lambda: _touch(folder, COMPILED))
     flow.install()
     loaders.install()
+    one_rank.run_spawned_here()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
     redirect.__enter__()
     os.register_at_fork(after_in_child=_in_fork)
@@ -310,7 +316,7 @@ def end_here() -> None:
 def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     import torch
 
-    from . import large_buffers
+    from . import large_buffers, one_rank
     from .training_flow import _notes
 
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
@@ -320,7 +326,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "own": flow.memory.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "shared_beside": loaders.shared_beside, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "own": flow.memory.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "shared_beside": loaders.shared_beside, "overhead": _overhead(flow, own), "ranks": one_rank.known["ranks"], "launcher": max(0, one_rank.known["launcher"] - _overhead(flow, own)), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 
