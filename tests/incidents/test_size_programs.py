@@ -167,6 +167,14 @@ def test_a_script_that_fails_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert "ValueError: my own mistake" in told
 
 
+def test_a_python_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script says that is started with the machine's Python, outside its environment."""
+    script = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert status == 1 and sizing.refused is not None
+    assert f"{sys.executable} has no torch" in sizing.refused and "No module named 'torch'" in told[-1]
+
+
 def test_a_metric_that_checks_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchmetrics counts distinct labels; on a virtual GPU every label would be another one."""
     pytest.importorskip("torchmetrics")

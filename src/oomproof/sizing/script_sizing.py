@@ -38,6 +38,7 @@ from oomproof.sizing.host_figures import (
     workers_hold,
 )
 from oomproof.sizing.loader_memory import loader_memory
+from oomproof.sizing.sizing_cache import python_of
 from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, COMPILED, EAGER, PATIENCE, STEPS, WHOLE_EPOCH
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
@@ -49,6 +50,7 @@ _GRACE = 60.0
 # chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
 _ON_CPU, _BESIDE = 60 * MIB, 0.35
 _KEPT = 32 * MIB  # malloc gives larger blocks back at once (glibc's largest M_MMAP_THRESHOLD)
+_NO_TORCH = "No module named 'torch'"
 CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
 
 
@@ -200,6 +202,11 @@ def _answer(
         elif run is not None and run.result.get("widened"):
             # torch.unique, x[mask]: as many as there can be, which a check of the script's own may not like
             cause = f"the command failed, by itself or for lack of real values (a virtual GPU has none, and it used {', '.join(run.result['widened'])})"
+        elif run is None and watched_child.printed(folder, _NO_TORCH):
+            return _refused(
+                f"{python_of(argv[0]) or argv[0]} has no torch; start the command with the Python of your environment",
+                status=watched.status,
+            )
         return _refused(f"{cause}, with status {watched.status}; its error is above", status=watched.status)
     if run is None and not watched_child.is_started(folder):
         return _refused(watched_child.NOT_STARTED)

@@ -200,9 +200,17 @@ def shared_in_use() -> int:
 
 def show_error(folder: str, tell: Callable[[str], None]) -> bool:
     """The end of what the command printed; whether it speaks of a network that is not there."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
-        lines = file.read().splitlines()[-_SHOWN:]
+    lines = _last_lines(folder)
     for line in lines:
         tell(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…")
     return any(word in line for line in lines for word in _NO_NETWORK)
+
+
+def printed(folder: str, text: str) -> bool:
+    return any(text in line for line in _last_lines(folder))
+
+
+def _last_lines(folder: str) -> list[str]:
+    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
+        return file.read().splitlines()[-_SHOWN:]
+    return []
