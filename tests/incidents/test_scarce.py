@@ -102,7 +102,8 @@ def test_a_guard_without_a_thread_still_acts(lab: Lab, few_processes: Callable[[
     # which of them depends on how soon a busy machine lets it look: 25 MiB/s cross the last 4.5 % in 0.4 s
     acted = ("asked the job to save and stop", "sent SIGTERM", "killed all processes of the job")
     assert any(words in done.stderr for words in acted), done.stderr
-    assert "stopped by oomproof's guard" in done.stderr, done.stderr
+    # in the tenth of a second after SIGTERM the kernel may come first, which the verdict then says
+    assert "stopped by oomproof's guard" in done.stderr or "the guard had sent" in done.stderr, done.stderr
     assert done.returncode != 125
 
 

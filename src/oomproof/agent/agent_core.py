@@ -8,7 +8,7 @@ import time
 from _thread import allocate_lock
 from collections import deque
 
-from ..leaf.attempt_names import NOW
+from ..leaf.attempt_names import NOW, UNSENT
 from ..leaf.proc_files import boottime
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 32 * 1024  # bytes of one datagram
 _WAITING = 64  # datagrams kept for a front that is slow; the kernel itself holds only ten
+_LAST_WORDS = (b'{"kind":"exception"', b'{"kind":"saved"')  # left in a file where nobody read them
 # changes of phase told a second, and at once: a loop that generates in every step has many
 _RATE, _BURST = 20.0, 40.0
 _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
@@ -443,6 +444,9 @@ class Agent:
             if not self._outbox:
                 return
             time.sleep(0.01)
+        words = [data for data in self._outbox if data.startswith(_LAST_WORDS)]
+        if words:  # the front is not there yet, too busy, or was killed
+            self.leave_note(UNSENT, b"\n".join(words).decode("utf-8", "replace"))
 
     def _flush(self) -> None:
         """What waits, unless another thread is at it: that one looks again when it is done."""

@@ -119,6 +119,7 @@ class Actions:
         self._stop_signal = stop_signal
         self._by = by
         self._tell = tell
+        self.has_ended = False  # told the job to end, or is about to: known before anybody sees it end
         self._unwritten: deque[dict[str, object]] = deque(maxlen=_UNWRITTEN)
         self._open_file: int | None = None
 
@@ -151,6 +152,7 @@ class Actions:
             self._task_thread.do(lambda: self._note(line))
 
     def _act(self, kind: str, why: str) -> None:
+        self.has_ended = self.has_ended or kind in ("term", "kill")
         if kind == "ask":
             if self._stop_signal is not None:
                 self._job.ask_by_signal(self._stop_signal)

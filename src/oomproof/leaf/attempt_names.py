@@ -30,6 +30,7 @@ LISTENS = "listens.txt"  # to which request, and who
 ALLOCATOR = "allocator.json"
 TENSORS = "tensors.json"
 FAULT = "fault.txt"  # stacks, by faulthandler
+UNSENT = "unsent.jsonl"  # why it ended, where nobody read the socket in time
 CENSUS_ON = "census.on"  # there while a census may be asked for
 CENSUS_REQUEST = "census.ask"
 STACK_REQUEST = "stack.ask"

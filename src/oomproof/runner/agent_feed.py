@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW
+from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW, UNSENT
 from oomproof.leaf.light_socket import socket
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_working
@@ -37,6 +37,7 @@ from oomproof.units import MIB, format_size
 _FAULT = re.compile(rf"([0-9]{{1,9}})-{re.escape(FAULT)}")
 _SITE = Path(__file__).parents[1] / "agent" / "site"
 _LONGEST = 100  # bytes of a socket's path: the kernel takes 107
+_UNSENT_SIZE = 1 << 20  # bytes of one such file: an agent leaves a tenth of that
 _LIVES_ON = 5.0  # seconds after which a job has outlived the program that died in it
 _TICK = 1.0  # seconds between two looks at the job's step and growth
 # While nobody in the job has said anything, after its first seconds: a wake-up costs half a millisecond of cold caches.
@@ -180,6 +181,7 @@ class AgentFeed:
         self._wake_thread()
         if self._thread.is_alive():
             self._thread.join(2.0)
+        self._read_unsent()
         self._read_step()  # a process that multiprocessing started ends without a last word
         if self._socket is not None:
             self._socket.close()
@@ -188,6 +190,18 @@ class AgentFeed:
         self._note_presence()
         self.traces.close()
         self._sweep(everybody=True)
+
+    def _read_unsent(self) -> None:
+        """What a process could tell nobody: it was over before the socket was there, or its queue was full to the end."""
+        for path in sorted(self._folder.glob(f"*-{UNSENT}")):
+            try:
+                with path.open("rb") as file:
+                    lines = file.read(_UNSENT_SIZE).splitlines()
+                path.unlink()
+            except OSError:
+                continue
+            for line in lines:
+                self._take(line)
 
     def wake(self) -> None:
         """From the guard's thread: the job changes, after it was calm."""

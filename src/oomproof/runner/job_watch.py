@@ -75,7 +75,6 @@ class Watch:
     ) -> None:
         prepare_threads()
         self._say = say
-        self.ended_it = False  # told all of the job to end
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
@@ -162,6 +161,11 @@ class Watch:
         self._next_step = 0.0
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
+    @property
+    def has_ended_it(self) -> bool:
+        """Whether the guard told all of the job to end."""
+        return self._actions.has_ended
+
     def _held(self) -> tuple[int, int] | None:
         moment = self.guarded.moment
         return (moment.memory.use, max(0, moment.headroom)) if moment.memory is not None else None
@@ -244,7 +248,6 @@ class Watch:
             "thaw": "resumed",
             "withdraw": "took back the request to save and stop",
         }
-        self.ended_it = self.ended_it or kind in ("term", "kill")
         text, terms = f"{words[kind]}: {why}" if kind in words else why, ""
         if kind == "freeze":
             terms = self.guard.pause_terms(self.guarded)

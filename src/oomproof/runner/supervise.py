@@ -306,7 +306,7 @@ def _stay(
 
     front.on_interrupt, front.on_takeover = on_interrupt, on_takeover
     front.on_output_lost = on_output_lost
-    front.was_ended = lambda: watch.ended_it
+    front.was_ended = lambda: watch.has_ended_it
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     front.on_output_full = lambda: watch.task_thread.do(lambda: note_output_lost(run.attempt, full))
     try:

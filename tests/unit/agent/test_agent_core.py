@@ -137,6 +137,17 @@ def test_nobody_reading_costs_nothing_and_is_counted(agent: Agent) -> None:
     assert len(agent._outbox[-1]) < 32 * 1024
 
 
+def test_last_words_that_nobody_read_are_left_in_a_file(agent: Agent, tmp_path: Path) -> None:
+    """A job may be over before the run's socket is there; why it ended must not be lost with it."""
+    agent._socket_path = str(tmp_path / "nobody")
+    agent.report("phase", name="train")
+    agent.report("exception", type="RuntimeError")
+    agent.close()
+    (left,) = Path(agent.folder).glob("*-unsent.jsonl")
+    (words,) = left.read_text().splitlines()
+    assert json.loads(words)["fields"] == {"type": "RuntimeError"}
+
+
 def test_many_threads_tell_each_datagram_once(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that sent at the same time sent one datagram twice and lost the next."""
     told, threads, seen = 50, 8, list[tuple[int, int]]()

@@ -60,6 +60,21 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     made.stop()
 
 
+def test_last_words_left_in_a_file_are_read_at_the_end(feed: Any, tmp_path: Path) -> None:
+    left = tmp_path / "1/agent/4-unsent.jsonl"
+    told = {
+        "kind": "exception",
+        "pid": 4,
+        "t": boottime(),
+        "rank": None,
+        "fields": {"type": "E", "shm": [2, 1]},
+    }
+    left.write_text(f"{json.dumps(told)}\nno json\n")
+    feed.stop()
+    ((_, kind, _, data),) = [row for row in feed.notes.of("event") if row[1] == "exception"]
+    assert kind == "exception" and json.loads(data)["shm"] == [2, 1] and not left.exists()
+
+
 def send(value: object, path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
