@@ -115,7 +115,7 @@ def _import_all() -> None:
     import importlib
 
     for name in ("torch", "torchvision", "transformers", "transformers.models.gpt2.modeling_gpt2", "transformers.trainer",
-                 "transformers.modeling_utils", "transformers.generation.utils", "accelerate", "lightning", "pytorch_lightning"):  # fmt: skip
+                 "transformers.modeling_utils", "transformers.generation.utils", "accelerate", "lightning", "pytorch_lightning", "torch_geometric"):  # fmt: skip
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -195,9 +195,18 @@ def _program(name: str) -> None:
     sys.path.insert(0, os.path.dirname(file))
     if not file.startswith(str(PROGRAMS)):
         os.chdir(os.path.dirname(file))
+        _forget_namesakes(Path(file).parent)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     runpy.run_path(file, run_name="__main__")
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """A program that has a module `datasets` must not get the library that a fork has imported already."""
+    own = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in own - {"__main__"}:
+            del sys.modules[name]
 
 
 def _job(name: str, cap: Any, traces: Path | None, path: str) -> None:

@@ -86,7 +86,7 @@ def _row(name: str, folder: Path, card: Any, took: dict[str, Any], capped: Any) 
 
 
 def _print(rows: list[dict[str, Any]], capped: bool) -> None:
-    for part in ("reporting", "tuning", "fresh", "fresh2", "fresh3", "fresh4", "compiled"):
+    for part in ("reporting", "tuning", "fresh", "fresh2", "fresh3", "fresh4", "fresh5", "compiled"):
         chosen = [row for row in rows if row["half"] == part]
         if not chosen:
             continue
