@@ -58,7 +58,8 @@ def _verb(words: tuple[str, ...], summary: str, parser: CommandParser) -> Verb:
     for group in parser._action_groups:
         own = group.title if group.title not in ("positional arguments", "options") else ""
         for action in group._group_actions:
-            if not isinstance(action, (argparse._SubParsersAction, argparse._HelpAction)):
+            elsewhere = isinstance(action, (argparse._SubParsersAction, argparse._HelpAction))
+            if not elsewhere and action.help != argparse.SUPPRESS:  # an older name of a flag
                 arguments.append(_argument(action, own or ""))
     before = [_shown(argument) for argument in arguments if not argument.flags]
     flags = " [options]" if any(argument.flags for argument in arguments) else ""
