@@ -145,7 +145,7 @@ def test_by_hand(lab: Lab, options: list[str]) -> None:
         running.output_has(name)
     done = lab.run("pause", "counting")
     assert done.returncode == 0, done.stderr
-    assert "is paused" in done.stderr and "only its growth is stopped" in done.stderr
+    assert "is paused" in done.stderr and "of memory: there is no disk swap" in done.stderr
     assert ("SIGSTOP" in done.stderr) == bool(options)
     assert stands_still(running)
     assert "paused" in lab.run("runs").stdout

@@ -4,7 +4,7 @@ It is guarded by signals only: a limit can be put around a job when it starts, n
 
   oomproof adopt 4242
   oomproof adopt 4242 --name big --need 19G
-  oomproof adopt 4242 --detach                then: oomproof runs, oomproof wait, oomproof stop
+  oomproof adopt 4242 --name big --detach     then: oomproof wait big
 
 Exit status: the process's own where it can be learnt (always since Linux 6.15, before only if its parent is slow), else
 125: only its parent knows.

@@ -4,7 +4,6 @@ Context and libraries, cuBLAS's workspaces, and the workspaces of convolutions, 
 card itself, in a child of the Python that has torch, for less than two minutes. Kept for this card, driver and torch; a file of
 it can be taken to a machine without a card.
 
-examples:
   oomproof calibrate                                   constants, and operations that many trainings have
   oomproof calibrate -- python train.py --batch 32     ... and the operations of this training, at their sizes
   oomproof calibrate --python ~/env/bin/python         the Python that has torch

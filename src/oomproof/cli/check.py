@@ -3,7 +3,6 @@
 With --need it answers one question, does it fit beside what runs and what is reserved, and shows the arithmetic.
 Exit status: 0 it fits, 75 not now, 69 never on this machine.
 
-examples:
   oomproof check                                 the machine on one screen
   oomproof check --need 20G                      does a job of 20 GiB fit now?
   oomproof check --need 20G --gpu-need 12G:0     ... and 12 GiB on GPU 0?

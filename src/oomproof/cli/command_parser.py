@@ -23,6 +23,12 @@ class Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=terminal_columns() - 2)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Of a flag's help: `--resume_from_checkpoint` in it is not broken behind its hyphens."""
+        import textwrap
+
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Sentences are wrapped, and what stands beside an example; the example itself is one line to copy."""
         import textwrap
@@ -54,9 +60,10 @@ def example_lines(line: str, width: int) -> list[str]:
 
 
 def blocks_of(text: str) -> Iterator[tuple[bool, list[str]]]:
-    """(as it stands, its lines): examples and empty lines are, sentences may be broken elsewhere."""
+    """(as it stands, its lines): examples and empty lines are, sentences may be broken elsewhere. The formatter of our sources
+    moves a docstring of nothing but examples to the margin."""
     for fixed, block in groupby(text.strip("\n").split("\n"), _is_example):
-        yield fixed, list(block)
+        yield fixed, [f"  {line}" if line.startswith("oomproof ") else line for line in block]
 
 
 def _is_example(line: str) -> bool:
@@ -89,6 +96,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **arguments})
+        self._positionals.title = "arguments"
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
 
@@ -152,7 +160,9 @@ def actions_of(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
-    return [flag for action in parser._actions for flag in action.option_strings]
+    """Those of --help; older names are taken, and offered to nobody."""
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
+    return [flag for action in shown for flag in action.option_strings]
 
 
 def count(what: str) -> Callable[[str], int]:

@@ -29,9 +29,31 @@ from oomproof.units import format_size
 _MAPPED = 'mmap_mode="r"'
 
 
+_INSPECT = """What loading data files costs in memory, told from their headers.
+
+  oomproof data inspect train.npz rows.csv
+  oomproof data inspect --prove train.npz
+        loads it in a child process and measures
+"""
+_CONVERT = """Makes each array of a .npz a .npy file, which can be mapped.
+
+  oomproof data convert train.npz train/
+"""
+_SPLIT = """Copies JSON Lines, CSV or Parquet into parts.
+
+  oomproof data split rows.jsonl --rows 50000
+"""
+_HEAD = """Copies the first rows: a small file for experiments.
+
+  oomproof data head train.npz small.npz --rows 100
+"""
+
+
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    inspect = actions.add_parser("inspect", help="what loading files costs in memory, from their headers")
+    inspect = actions.add_parser(
+        "inspect", help="what loading files costs in memory, from their headers", description=_INSPECT
+    )
     inspect.add_argument(
         "files",
         nargs="+",
@@ -49,14 +71,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the Python whose libraries --prove uses (default: the one that runs oomproof)",
     )
     inspect.add_argument("--json", action="store_true", help="machine-readable output")
-    convert = actions.add_parser("convert", help="make each array of a .npz a .npy file, which can be mapped")
+    convert = actions.add_parser(
+        "convert", help="make each array of a .npz a .npy file, which can be mapped", description=_CONVERT
+    )
     convert.add_argument("file", metavar="FILE", help="a .npz file")
     convert.add_argument("folder", metavar="FOLDER", help="where the .npy files go")
-    split = actions.add_parser("split", help="copy JSON Lines, CSV or Parquet into parts")
+    split = actions.add_parser("split", help="copy JSON Lines, CSV or Parquet into parts", description=_SPLIT)
     split.add_argument("file", metavar="FILE", help="JSON Lines, CSV or Parquet")
     split.add_argument("--rows", type=count("rows"), required=True, metavar="N", help="rows of each part")
     split.add_argument("--out", metavar="FOLDER", help="where the parts go (default: beside the file)")
-    head = actions.add_parser("head", help="copy the first rows: a small file for experiments")
+    head = actions.add_parser(
+        "head", help="copy the first rows: a small file for experiments", description=_HEAD
+    )
     head.add_argument("file", metavar="FILE", help=".npz, .npy, JSON Lines or CSV")
     head.add_argument("target", metavar="OUT", help="the small file")
     head.add_argument("--rows", type=count("rows"), default=100, metavar="N", help="how many (default: 100)")

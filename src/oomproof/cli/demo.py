@@ -1,4 +1,4 @@
-"""Shows in about 20 seconds what oomproof does: a leaking job is seen, warned about, asked to save and stop, explained.
+"""Shows in 20 seconds what oomproof does: a leaking job is seen, warned about, asked to save and stop, explained.
 
 Nothing else on the machine is touched: the job lives under a limit of 256 MiB.
 

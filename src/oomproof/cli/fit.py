@@ -3,7 +3,6 @@
 The command runs unchanged on a virtual GPU with a few batch sizes (its files are safe, as with `oomproof size`), the rest follows
 from lines between them. The answer is the table that people make by hand, conservative to maximum, and the command to type.
 
-examples:
   oomproof fit -- python train.py --batch-size {batch}
   oomproof fit --effective 512 -- python train.py --batch-size {batch} \\
       --accum {accum} --workers {workers}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
-    "demo": ("demo", "see it work in 15 seconds: a leaking job is warned about, asked to stop, explained"),
+    "demo": ("demo", "see it work in 20 seconds: a leaking job is warned about, asked to stop, explained"),
     "why": ("why", "why a job died, with proof: a run, or any log"),
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "top": ("top", "the machine and its jobs, live: bars, growth, time to full; keys pause, save, stop"),
@@ -68,6 +68,15 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "make the shell complete verbs, flags and names of runs: bash, zsh, fish"),
     "help": ("help", "the help of a verb, or this list"),
 }
+# heading of --help -> verbs under it, the most asked for first
+GROUPS: dict[str, tuple[str, ...]] = {
+    "start here": ("run", "why", "check", "demo"),
+    "while jobs run": ("top", "status", "logs", "wait", "pause", "resume", "stop", "save", "inspect", "adopt", "watch"),
+    "afterwards": ("runs", "trend", "fix", "bisect", "profile"),
+    "before a run": ("size", "rehearse", "fit", "sweep", "calibrate", "data"),
+    "this machine": ("system", "guard"),
+    "oomproof itself": ("config", "completion", "help"),
+}  # fmt: skip
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 ALIVE_RUNS = "alive"  # behind it: only those that have not ended
 _GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
@@ -90,13 +99,17 @@ def overview() -> CommandParser:
 
     parser = CommandParser(
         prog="oomproof",
+        usage="oomproof VERB ...",
         description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
         epilog="Start with:\n  oomproof run -- python train.py\n\nEach verb has its own help:\n  oomproof help run",
     )
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            group.add_argument(name, help=VERBS[name][1])
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
-    verbs = parser.add_subparsers(metavar="VERB", prog="oomproof")
-    for name, (_, summary) in VERBS.items():
-        verbs.add_parser(name, help=summary)
+    parser._action_groups.remove(parser._optionals)
+    parser._action_groups.append(parser._optionals)
     return parser
 
 

@@ -37,7 +37,7 @@ _PAUSE_SECONDS = 10.0  # a process that waits for a slow disk stops when the dis
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest that runs)"
     )
     parser.add_argument(
         "--gpu",
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def live_run(text: str | None, status: int = OUR_FAILURE, states: Collection[str] = ()) -> run_folders.Run:
     """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
-    run = run_folders.find_here(text, states)
+    run = run_folders.find_alive(text, states, status)
     if run.state() == "starting":
         raise OomproofError(f"{run.name} is just starting", "try again in a moment")
     if not run.keeper_lives():
@@ -127,12 +127,12 @@ def _give_gpu_back(run: run_folders.Run, job: Job) -> str:
 def _freed(job: Job) -> str:
     """Pushes it out where that can be, and says what RAM won."""
     held = job.memory()
-    size = format_size(held.use) if held else "what it holds"
+    size = f"{format_size(held.use)} of memory" if held else "memory"
     if not swap.disk(swap.read())[1]:
-        return f"only its growth is stopped: there is no disk swap to push {size} out to"
+        return f"it keeps its {size}: there is no disk swap to push it out to"
     push = PushOut(job.reclaim)
     if not push.possible:
-        return f"only its growth is stopped: pushing {size} out needs cgroup v2 and Linux 5.19"
+        return f"it keeps its {size}: pushing it out to swap needs cgroup v2 and Linux 5.19"
     freed: list[int] = []
     done = threading.Event()
 
@@ -143,4 +143,4 @@ def _freed(job: Job) -> str:
     push.start(job.memory, finished)
     done.wait()
     push.close()
-    return f"pushed {format_size(freed[0])} of {size} out to swap"
+    return f"pushed {format_size(freed[0])} of its {size} out to swap"

@@ -40,6 +40,35 @@ if TYPE_CHECKING:
     from oomproof.recording.series import Series
 
 _DAY = 86400.0
+_SHOW = """One run in full: its settings, a chart of its memory, what happened, its verdict.
+
+  oomproof runs show
+  oomproof runs show big
+  oomproof runs show big/1      its first attempt (run --retry)
+"""
+_COMPARE = """Two runs side by side: peaks, times, settings and code.
+
+  oomproof runs compare before after
+"""
+_EXPORT = """The samples of one run, for a spreadsheet.
+
+  oomproof runs export big --csv > big.csv
+"""
+_KILLS = """What was killed for memory on this machine: when, by whom, what it held, and when the next is due.
+
+  oomproof runs kills
+  oomproof runs kills --since 30d
+"""
+_RM = """Removes runs, after a question; never a running one.
+
+  oomproof runs rm big
+  oomproof runs rm --yes big small
+"""
+_PRUNE = """Says which recordings would go; --yes removes them.
+
+  oomproof runs prune --keep 50
+  oomproof runs prune --older-than 30d --total 2G --yes
+"""
 _CLEANS_UP = 5.0  # seconds that a run which has ended is given for its verdict
 
 
@@ -48,17 +77,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all runs, not only the newest 20")
     parser.add_argument("--failed", action="store_true", help="only runs that did not end well")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    show = actions.add_parser("show", help="one run in full")
+    show = actions.add_parser("show", help="one run in full", description=_SHOW)
     show.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
-    compare = actions.add_parser("compare", help="two runs side by side")
-    compare.add_argument("before", metavar="BEFORE")
-    compare.add_argument("after", metavar="AFTER")
-    export = actions.add_parser("export", help="the samples of one run")
+    compare = actions.add_parser("compare", help="two runs side by side", description=_COMPARE)
+    compare.add_argument("before", metavar="BEFORE", help="id, part of an id, or name")
+    compare.add_argument("after", metavar="AFTER", help="the run beside it")
+    export = actions.add_parser("export", help="the samples of one run", description=_EXPORT)
     export.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
     export.add_argument(
         "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
     )
-    kills = actions.add_parser("kills", help="what was killed for memory on this machine, and how often")
+    kills = actions.add_parser(
+        "kills", help="what was killed for memory on this machine, and how often", description=_KILLS
+    )
     kills.add_argument(
         "--since", metavar="WHEN", help='"2 hours ago", 30d, a date (default: all that is known)'
     )
@@ -66,10 +97,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="write them down, so that they outlive the logs; print nothing"
     )
     kills.add_argument("--system", action="store_true", help="with --keep: for all users; needs root")
-    rm = actions.add_parser("rm", help="remove runs: recording, output, verdict")
+    rm = actions.add_parser("rm", help="remove runs: recording, output, verdict", description=_RM)
     rm.add_argument("runs", nargs="+", metavar="RUN", help="id, the end of an id, or name (the newest of it)")
     rm.add_argument("--yes", action="store_true", help="do not ask")
-    prune = actions.add_parser("prune", help="remove old recordings; without --yes it only says which")
+    prune = actions.add_parser(
+        "prune", help="remove old recordings; without --yes it only says which", description=_PRUNE
+    )
     prune.add_argument("--keep", type=count("runs"), metavar="N", help="keep the newest N runs")
     prune.add_argument("--older-than", metavar="AGE", help="remove runs older than this: 30d, 8w, a date")
     prune.add_argument("--total", metavar="SIZE", help="keep the newest that fit into this size: 2G")

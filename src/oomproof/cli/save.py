@@ -23,7 +23,7 @@ _TICK = 0.1
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest that runs)"
     )
     parser.add_argument(
         "--timeout",
@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run, ("running",))
+    target = run_folders.find_alive(arguments.run, ("running",))
     if target.waits():
         begun = target.attempt.was_begun()  # it waits for its next attempt
         raise OomproofError(

@@ -3,7 +3,6 @@
 Of files: weights in each type, the key/value cache, what loading takes, told from headers; nothing is executed. Of a command: it
 runs unchanged on a virtual GPU for a few steps, its own files are safe. Then whether it fits here or on another machine.
 
-examples:
   oomproof size -- python train.py --batch-size 32    a training: weights, gradients, optimizer, activations, host RAM
   oomproof size ./llama-3.1-8b                        a model's folder: config.json and its weights
   oomproof size model.gguf --context 32768            with the cache of a long context

@@ -3,9 +3,11 @@
 The RAM is always there; runs only when there are some. It reads a few small files and asks no driver: `oomproof top` has the
 cards.
 
-examples:
-  oomproof status            in ~/.tmux.conf: set -g status-right '#(oomproof status)'
+  oomproof status
   oomproof status --json
+
+In ~/.tmux.conf:
+  set -g status-right '#(oomproof status)'
 """
 
 from __future__ import annotations

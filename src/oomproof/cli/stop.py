@@ -35,7 +35,10 @@ _TICK = 0.05
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="id, part of an id, or name (default: the newest that runs or waits)",
     )
     parser.add_argument(
         "--grace", type=seconds("--grace"), metavar="SECONDS", help="time for each step (default: the run's)"
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.kill:
         refuse(arguments, ("now", "grace"), "does nothing with --kill", "leave out one of the two")
     targets = list(
-        dict.fromkeys(run_folders.find_here(name, run_folders.ALIVE) for name in arguments.runs or [None])
+        dict.fromkeys(run_folders.find_alive(name, run_folders.ALIVE, 0) for name in arguments.runs or [None])
     )
     worst = 0
     for target in targets:

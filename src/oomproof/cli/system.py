@@ -4,7 +4,6 @@ Each change comes with its reason, what it will do, what it will not, and the co
 needs root, shows its steps and asks; it writes files of its own only (no edit of fstab), and --undo takes all of them back.
 Exit status: 0, or 125 when something could not be done.
 
-examples:
   oomproof system                   what to change, and what is fine
   oomproof system --need 19G+20G    for two jobs that are to run at the same time
   sudo oomproof system --apply      make them, after a yes

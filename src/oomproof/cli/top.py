@@ -3,7 +3,6 @@
 Keys pause, save, stop and explain the selected run; ? lists them. It reads what the runs write down anyway, so it costs the
 jobs nothing. The screen needs textual; without it, or into a pipe, the same is printed once.
 
-examples:
   oomproof top                       the screen; q leaves it, the jobs stay as they are
   oomproof top -1                    once, as text
   oomproof top --every 5             a slow line: look every 5 seconds

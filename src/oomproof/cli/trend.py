@@ -3,7 +3,6 @@
 The lowest of each period counts (an epoch, an evaluation, or what repeats itself), and not what was loaded before. The time to
 full is right 4 times in 5. Of a run it is told in steps and epochs too, beside the step at which it ends, and for each GPU.
 
-examples:
   oomproof trend                           the newest run
   oomproof trend big                       the run called big, also while it runs
   oomproof trend big --limit 61G           would it fit there, and how long?

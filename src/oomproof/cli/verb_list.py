@@ -56,9 +56,10 @@ def _choices(action: argparse.Action) -> list[argparse.Action]:
 def _verb(words: tuple[str, ...], summary: str, parser: CommandParser) -> Verb:
     arguments = []
     for group in parser._action_groups:
-        own = group.title if group.title not in ("positional arguments", "options") else ""
+        own = group.title if group not in (parser._positionals, parser._optionals) else ""
         for action in group._group_actions:
-            if not isinstance(action, (argparse._SubParsersAction, argparse._HelpAction)):
+            elsewhere = isinstance(action, (argparse._SubParsersAction, argparse._HelpAction))
+            if not elsewhere and action.help != argparse.SUPPRESS:  # an older name of a flag
                 arguments.append(_argument(action, own or ""))
     before = [_shown(argument) for argument in arguments if not argument.flags]
     flags = " [options]" if any(argument.flags for argument in arguments) else ""

@@ -2,7 +2,7 @@
 
 75 (not now, for want of memory) when it gave up waiting, or when the guard asked it to stop and it exited with code 0.
 
-oomproof wait big && ./next-step.sh
+  oomproof wait big && ./next-step.sh
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _TICK = 0.1
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="id, part of an id, or name (default: the newest, first of those that run)",
     )
 
 

@@ -28,13 +28,16 @@ from oomproof.runner.run_flags import add_receiver_flags, of_watch
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="id, part of an id, or name (default: the newest that lost its oomproof)",
     )
     add_receiver_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run, ("unguarded",))
+    target = run_folders.find_alive(arguments.run, ("unguarded",), 0)
     if target.waits():
         raise OomproofError(
             f"{target.name} does not run now: it waits",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.errors import OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf import attempt_names
 from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import is_locked
@@ -375,6 +375,14 @@ def _first_in(states: Collection[str], runs: list[Run]) -> Run:
         if living is None and state in ALIVE:
             living = run
     return living or runs[0]
+
+
+def find_alive(text: str | None, states: Collection[str], status: int = OUR_FAILURE) -> Run:
+    """As ``find_here``, for whoever acts on what lives: where nothing does, nobody named the newest that has ended."""
+    run = find_here(text, states)
+    if text is None and run.state() not in ALIVE:
+        raise OomproofError("no run is running", "what ran: oomproof runs", status)
+    return run
 
 
 def find_here(text: str | None, states: Collection[str] = ()) -> Run:

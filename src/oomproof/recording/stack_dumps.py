@@ -13,6 +13,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|oomproof[/\\](?:agent|leaf)|<frozen"
 )
+_AGENT = re.compile(r"oomproof[/\\](?:agent|leaf)[/\\]")
 _MOST = 100  # frames of one stack
 
 
@@ -49,7 +50,8 @@ def parse(text: str) -> list[Dump]:
 
     def close() -> None:
         if begun and (current or last or fatal):
-            dumps.append(Dump(fatal, time, why, tuple(current or last)))
+            frames = tuple(current or last)
+            dumps.append(Dump(fatal, time, why, frames if fatal else _without_agent(frames)))
 
     for line in text.splitlines():
         if match := _FATAL.match(line):
@@ -75,6 +77,12 @@ def parse(text: str) -> list[Dump]:
                 frames.append(Frame(match[1], int(match[2]) if match[2].isdecimal() else None, match[3]))
     close()
     return dumps
+
+
+def _without_agent(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The request may have come while our agent looked at the job's variables: the job stood where that was called."""
+    at = next((number for number, frame in enumerate(frames) if not _AGENT.search(frame.file)), 0)
+    return frames[at:]
 
 
 def _seconds(text: str) -> float | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from oomproof.printable import one_line
-from oomproof.reports.whole_commands import glued, has_command, restored
+from oomproof.reports import whole_commands
 
 Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
 
@@ -72,10 +71,6 @@ def folded_line(line: str, width: int) -> list[str]:
 
 def folded(head: str, text: str, width: int) -> list[str]:
     """``head`` and the text behind it, on lines of that width; what follows stands under the text's beginning."""
-    whole = glued(one_line(text))
-    lines = restored(
-        textwrap.wrap(
-            whole, max(20, width - len(head)), break_on_hyphens=False, break_long_words=not has_command(whole)
-        )
+    return whole_commands.folded(
+        one_line(text), max(width, len(head) + 20), head, " " * len(head), break_long_words=True
     )
-    return [(head if number == 0 else " " * len(head)) + line for number, line in enumerate(lines or [""])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from typing import TextIO
 
 from oomproof.causes import cause_of
@@ -146,12 +145,5 @@ def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> 
     a command is another one, and a terminal breaks a long line without a newline to copy."""
     from oomproof.reports import whole_commands  # not for a run that ended well
 
-    lines = textwrap.wrap(
-        whole_commands.glued(_line(text) if hanging is None else text),
-        max(_NARROW, width),
-        initial_indent=indent,
-        subsequent_indent=indent + "  " if hanging is None else hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return whole_commands.restored(lines)
+    hanging, text = (indent + "  ", _line(text)) if hanging is None else (hanging, text)
+    return whole_commands.folded(text, max(_NARROW, width), indent, hanging)

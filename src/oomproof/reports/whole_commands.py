@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterator
 
 _COMMAND = re.compile(r"(?<![\w/])(?:\w+=\S+ )*(?:oomproof (?:run|profile)|gdb) ")
-_GLUE = "\ue000"  # nobody's
 
 
-def restored(lines: Iterable[str]) -> list[str]:
-    """The lines of a folded text; what is copied by a click on the line of a command is the command alone."""
-    return [(line.rstrip(",;") if _GLUE in line else line).replace(_GLUE, " ") for line in lines]
+def folded(text: str, width: int, first: str, hanging: str, *, break_long_words: bool = False) -> list[str]:
+    """Lines of at most that width, ``first`` before the first of them and ``hanging`` before the others. A command has a
+    line of its own, however long: what is copied by a click on it is the command alone."""
+    if len(first) + len(text) <= width:
+        return [first + text]
+    lines: list[str] = []
+    for is_command, part in _parts(text):
+        indent = hanging if lines else first
+        if is_command:
+            lines.append(indent + part)
+            continue
+        lines += textwrap.wrap(
+            part.lstrip(",; ") if lines else part,
+            width,
+            initial_indent=indent,
+            subsequent_indent=hanging,
+            break_long_words=break_long_words,
+            break_on_hyphens=False,
+        )
+    return lines or [first]
 
 
-def has_command(glued_text: str) -> bool:
-    return _GLUE in glued_text
-
-
-def glued(text: str) -> str:
-    """With another character for the spaces of such commands."""
-    parts, at = [], 0
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """(whether it is a command, its text), without the spaces between them."""
+    at = 0
     for match in _COMMAND.finditer(text):
         if match.start() < at:
             continue
         end = _end_of_command(text, match.end())
         if " -- " in text[match.start() : end] or " --args " in text[match.start() : end]:
-            parts += [text[at : match.start()], text[match.start() : end].replace(" ", _GLUE)]
+            if before := text[at : match.start()].rstrip():
+                yield False, before.lstrip() if at else before
+            yield True, text[match.start() : end]
             at = end
-    return "".join(parts) + text[at:]
+    if after := text[at:].rstrip():
+        yield False, after.lstrip() if at else after
 
 
 def _end_of_command(text: str, at: int) -> int:

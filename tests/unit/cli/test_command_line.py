@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli.command_parser import CommandParser, actions_of
-from oomproof.cli.main import VERBS, main, overview, parser_of
+from oomproof.cli.main import GROUPS, VERBS, main, overview, parser_of
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> str:
@@ -107,6 +108,31 @@ def test_help_fits_and_has_an_example(
     assert f"oomproof {verb}" in shown.partition("\n\n")[2]
     sentences = [line for line in shown.splitlines() if not line.lstrip().startswith(("oomproof", "dmesg"))]
     assert max(map(len, sentences)) <= 60, max(sentences, key=len)
+
+
+def test_every_action_says_what_it_does_and_shows_how() -> None:
+    """`runs show --help` was a usage line and a list of flags; some examples stood at the margin, as if they were prose."""
+    for parser in _parsers():
+        text = parser.format_help()
+        assert re.search(rf"^  {parser.prog}\b", text, re.MULTILINE), parser.prog
+        assert not re.search(r"^oomproof ", text, re.MULTILINE), parser.prog
+
+
+def test_no_flag_is_broken_in_a_help_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = helped(capsys, "run", "--help")
+    assert '"--resume_from_checkpoint {checkpoint}"' in shown
+    assert not re.search(r'[\w"]-+$', shown, re.MULTILINE)
+
+
+def test_the_overview_has_each_verb_under_one_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [heading for heading in GROUPS if f"\n{heading}:\n" in shown] == list(GROUPS)
+    assert shown.index("\n  run ") < shown.index("\n  why ") < shown.index("\n  top ")
 
 
 def test_help_of_run_is_grouped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,17 @@ def test_a_verb_without_run_means_the_newest_it_applies_to(
     )
 
 
+def test_where_nothing_runs_no_ended_run_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`oomproof pause` said of a run of last week, which nobody had named, that it is not running."""
+    ended = SimpleNamespace(id="a", name="old", number=None, state=lambda: "ended", is_earlier=lambda: False)
+    monkeypatch.setattr(run_folders, "list_runs", lambda: [ended])
+    for verb, status in (("pause", 125), ("resume", 125), ("save", 125), ("stop", 0), ("watch", 0)):
+        assert main([verb]) == status
+        assert capsys.readouterr().err.startswith("oomproof: no run is running\n"), verb
+
+
 def test_a_verb_that_acts_means_the_newest_of_that_name_it_applies_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

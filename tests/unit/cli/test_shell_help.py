@@ -79,6 +79,7 @@ def test_every_verb_and_flag_is_in_the_script(shell: str, capsys: pytest.Capture
                 flag if shell != "fish" else f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
             )
             assert re.search(rf"{re.escape(written)}\b", script), f"{shell}: {verb.words} {flag}"
+    assert "SUPPRESS" not in script, "an older name of a flag is offered to nobody"
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True, capture_output=True).stderr == ""
 
@@ -168,6 +169,7 @@ def test_zsh_at_a_terminal(
     for keys, until in (
         ("oomproof stop uniq\t", "uniquely-named"),
         ("oomproof check --gpu\t", "--gpu-need"),
+        ("oomproof run --gpu-s\t", "--gpu-share"),
         ("oomproof runs comp\t", "compare"),
     ):
         with waiting(made("uniquely-named")):
@@ -208,6 +210,7 @@ def test_the_man_page_has_every_verb_and_flag(capsys: pytest.CaptureFixture[str]
         for flag in (flag for argument in verb.flags for flag in argument.flags):
             assert f"\\fB{flag}\\fR" in page
     assert all(f".B {verb}\n" in page for verb in VERBS)
+    assert "SUPPRESS" not in page
 
 
 @pytest.mark.parametrize("command", [["groff", "-ww", "-man", "-Tutf8"], ["mandoc", "-Tlint", "-Werror"]])

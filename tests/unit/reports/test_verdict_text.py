@@ -71,6 +71,17 @@ def test_a_command_is_one_line_to_copy(following: str, lines: list[str], tmp_pat
     assert following in three_lines(verdict), "whole in a log"
 
 
+def test_a_command_stands_alone_however_wide_the_terminal(tmp_path: Path) -> None:
+    """`-- python leak.py, or make` was copied with its comma, and another comma further on the line was lost."""
+    following = "to learn it: oomproof run -- python leak.py, or make the job smaller (stream the data, keep less of it)"
+    verdict = replace(Attempt(tmp_path).verdict(), next=following)
+    for width in (60, 72, 96):
+        shown = three_lines(verdict, width=width).split("\n")
+        assert "         oomproof run -- python leak.py" in shown, width
+        assert "stream the data, keep" in " ".join(" ".join(shown).split()), width
+    assert shown[-1] == "         or make the job smaller (stream the data, keep less of it)"
+
+
 def test_all_well_is_told_by_the_facts_and_not_by_the_words(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     assert attempt.verdict().all_well

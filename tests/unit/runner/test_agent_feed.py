@@ -474,6 +474,25 @@ def test_stacks_are_read_as_faulthandler_writes_them() -> None:
     assert stack_dumps.parse("Fatal Python error: Aborted")[0].frames == ()
 
 
+def test_a_stack_begins_where_the_job_stood_and_not_inside_our_agent() -> None:
+    """A page showed ten lines of ours, a look at the variables, above the one of the user's."""
+    agent = "".join(
+        f'  File "/x/src/oomproof/agent/{name}.py", line 9 in look\n' for name in ("census", "agent_core")
+    )
+    own = '  File "/home/me/train.py", line 8 in <module>\n'
+    header = (
+        "--- 12.500 when it was asked to save and stop\nCurrent thread 0x00007f00 (most recent call first):\n"
+    )
+    (asked,) = stack_dumps.parse(header + agent + own)
+    assert stack_dumps.where(asked.frames) == "/home/me/train.py:8 in <module>" and len(asked.frames) == 1
+    (only_ours,) = stack_dumps.parse(header + agent)
+    assert len(only_ours.frames) == 2
+    (fatal,) = stack_dumps.parse(
+        "Fatal Python error: Aborted\n\nCurrent thread 0x00007f00 (most recent call first):\n" + agent + own
+    )
+    assert len(fatal.frames) == 3, "a fault of ours would be one"
+
+
 def test_the_record_of_where_a_job_stands(tmp_path: Path) -> None:
     for pid, text in {
         10: "1 5.000 -1 -1 load",
