@@ -64,7 +64,7 @@ CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
 # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
 LAST_OUTPUT = 1.0
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
-# Seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left.
+# Seconds that Python's own helpers, and who is ending already, may take unmentioned: they need nobody to end them.
 HELPERS_END = 10.0
 _HELPERS = ("from multiprocessing.resource_tracker import ", "from multiprocessing.forkserver import ")
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
@@ -424,7 +424,9 @@ class Keeper:
         if self.ending_since is None:
             self.ending_since = clock
         told = (
-            left if clock - self.ending_since >= HELPERS_END else [pid for pid in left if not is_helper(pid)]
+            left
+            if clock - self.ending_since >= HELPERS_END
+            else [pid for pid in left if not ends_by_itself(pid)]
         )
         if told and not self.leftovers:
             self.leftovers = [name_of(pid) or "?" for pid in told]
@@ -583,9 +585,11 @@ class Keeper:
         remove_cgroups(self.spec["remove"])
 
 
-def is_helper(pid: int) -> bool:
-    """A process that Python itself started for multiprocessing; it cleans up behind the job."""
-    return any(word.startswith(_HELPERS) for word in command_line(pid))
+def ends_by_itself(pid: int, proc: str = "/proc") -> bool:
+    """A process that Python itself started for multiprocessing, which cleans up behind the job; or one that has given its
+    memory back, its command line with it, and is no zombie yet."""
+    words = command_line(pid, proc)
+    return any(word.startswith(_HELPERS) for word in words) or (not words and os.path.isdir(f"{proc}/self"))
 
 
 def children_of(pid: int) -> list[int]:

@@ -159,3 +159,11 @@ def test_pythons_own_helpers_are_not_left_behind(tmp_path: Path, monkeypatch: py
     finally:
         for child in (helper, real):
             child.communicate()
+
+
+def test_who_is_ending_already_is_not_left_behind(tmp_path: Path) -> None:
+    """Its memory is gone, and its command line with it; a moment later it is a zombie."""
+    for name, words in (("self", b"python"), ("41", b""), ("42", b"python\0train.py\0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cmdline").write_bytes(words)
+    assert [keeper.ends_by_itself(pid, str(tmp_path)) for pid in (41, 42, 43)] == [True, False, True]
