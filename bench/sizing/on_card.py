@@ -5,7 +5,7 @@
 This is all there is to do for a set that was written down and sized, but never ran on a card: its jobs are in jobs.py, what was predicted of
 them in bench/results/sizing-SET-predicted-h200.jsonl. The machine needs a card that nobody else uses, torch, torchvision, transformers,
 lightning, accelerate and pynvml; nothing is downloaded. About eight minutes for forty jobs: call it again with the same FOLDER while it says
-"out of time". Then docs/accuracy.md gets the table that it prints last, and bench/results the five files.
+"out of time". Then docs/size-accuracy.md gets the table that it prints last, and bench/results the five files.
 
 FOLDER gets `took.jsonl` (each job measured), `card.json` (the committed card's file and the jobs' own operations), `caps.json` and
 `capped.jsonl` (each job again, its allocator held to our calibrated *high* less the context), `calibrated.jsonl` (predicted and taken),

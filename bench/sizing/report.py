@@ -1,4 +1,4 @@
-"""The table of docs/accuracy.md: what the sixty jobs took, what was predicted of them, and whether they finish under our *high*.
+"""The table of docs/size-accuracy.md: what the sixty jobs took, what was predicted of them, and whether they finish under our *high*.
 
     python bench/sizing/report.py KEPT CARD.json [--capped capped.jsonl] [--caps caps.json] [--rows rows.jsonl]
 

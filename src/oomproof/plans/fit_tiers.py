@@ -14,7 +14,7 @@ CONSERVATIVE, BALANCED, AGGRESSIVE, MAXIMUM = "conservative", "balanced", "aggre
 # Shares of the memory that the highest figure may take. The maximum goes by the expected one.
 SHARES = {CONSERVATIVE: 0.8, BALANCED: 0.9, AGGRESSIVE: 1.0}
 NAMES = (*SHARES, MAXIMUM)
-# Of the card, kept free at the maximum: 95 of 100 predictions for a calibrated card were within 1.5 % (docs/accuracy.md).
+# Of the card, kept free at the maximum: 95 of 100 predictions for a calibrated card were within 1.5 % (docs/size-accuracy.md).
 RESERVE = 0.01
 # Of rows between virtual runs where samples differ in size, two of four of `run_glue.py` were 4 % low: which lengths came before decides what
 # the allocator keeps.
