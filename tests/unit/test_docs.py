@@ -156,6 +156,22 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def anchors_of(text: str) -> set[str]:
+    """The places a link may name: headings as GitHub writes them, and our own."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
+    words_alone = (re.sub(r"<[^>]*>|[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in words_alone} | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings_that_exist(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text()):
+        other = page.parent / target if target else page
+        if "://" not in target and other.suffix == ".md":
+            assert anchor in anchors_of(other.read_text()), f"{page.name} links to {target}#{anchor}"
+
+
 def test_every_verb_has_a_page_that_names_its_flags() -> None:
     for verb, (module, _) in VERBS.items():
         page = ROOT / "docs" / f"{verb}.md"
@@ -182,4 +198,5 @@ def test_the_convention_itself() -> None:
     assert missing_line(["the job held 7 MiB"], "the job held 150 MiB of") is None
     assert missing_line(["two", "one"], "one two") == "one"
     assert missing_line(["oomproof: asked", "job saved"], "job saved\noomproof: asked") is None
+    assert anchors_of('## A `b`: c, d\n```sh\n# no\n```\n<a id="e"></a>') == {"a-b-c-d", "e"}
     assert scripts_of("```python\n# a.py\npass\n```\n") == {"a.py": "# a.py\npass\n"}
