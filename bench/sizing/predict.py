@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from jobs import PROGRAMS, command, half, wanted
 
 from oomproof.sizing import script_sizing, virtual_run
+from oomproof.sizing.virtual_gpu.step_limits import STEPS
 
 MIB = 1 << 20
 
@@ -64,13 +65,14 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     os.chdir(os.path.dirname(file) if not file.startswith(str(PROGRAMS)) else PROGRAMS)
     started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     watched = script_sizing._run(
-        [python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, True, True
+        [python, "-W", "ignore", *command(name)], folder, limit, 139 << 30, False, True
     )
     seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = {"seconds": round(seconds, 1), "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
             "host": watched.peak // MIB}  # fmt: skip
     run = virtual_run.read(folder)
-    if run is None or not run.events or run.result.get("refused") or watched.status:
+    ended_early = watched.status and (run is None or run.result["steps"] < STEPS)
+    if run is None or not run.events or run.result.get("refused") or ended_early:
         lines = Path(folder, "output").read_text(errors="replace").splitlines()[-3:]
         return {"failed": (run and run.result.get("refused")) or " | ".join(lines), **used}
     if why := virtual_run.by_values(run):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
 from .storage_log import GPU
 
@@ -19,10 +21,15 @@ def unknown_value(dtype: Any) -> Any:
     return 0.1 if dtype.is_floating_point else complex(0.1) if dtype.is_complex else 1
 
 
+def _number(mode: Any, tensor: Any) -> Any:
+    elements = mode.known.elements(tensor)
+    return elements.item() if elements is not None else mode.uniform.value(tensor)
+
+
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(args[0], FakeTensor):  # a tensor of the host is read while one of the card is made
         return args[0].item()
-    known = mode.uniform.value(args[0])
+    known = _number(mode, args[0])
     if known is not None:
         return known
     mode.scalars += 1
@@ -32,7 +39,7 @@ def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _truth(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     if not isinstance(args[0], FakeTensor):
         return bool(args[0].item())
-    known = mode.uniform.value(args[0])
+    known = _number(mode, args[0])
     if known is None:
         mode.scalars += 1
     return bool(known)
@@ -42,9 +49,17 @@ def _widen(mode: Any, what: str) -> None:
     mode.widened[what] = mode.widened.get(what, 0) + 1
 
 
+def _count(mode: Any, mask: Any) -> int | None:
+    """How many elements of it are true."""
+    elements = mode.known.elements(mask) if isinstance(mask, FakeTensor) else mask
+    return int(elements.count_nonzero()) if elements is not None else None
+
+
 def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
-    count = mode.set_elements.most(tensor)
+    count = _count(mode, tensor)
+    if count is None:
+        count = mode.set_elements.most(tensor)
     if count is None:
         _widen(mode, "nonzero")
         count = tensor.numel()
@@ -52,21 +67,28 @@ def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _masked_select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    _widen(mode, "masked_select")
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    return mode.run(aten.empty.memory_format, [shape.numel()], dtype=args[0].dtype, device="cpu")
+    count = _count(mode, args[1])
+    if count is None:
+        _widen(mode, "masked_select")
+        count = args[1].numel()
+    count = count * shape.numel() // max(1, args[1].numel())
+    return mode.run(aten.empty.memory_format, [count], dtype=args[0].dtype, device="cpu")
 
 
 def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """``x[mask]``: as if all of the mask were true."""
+    """``x[mask]``: of a mask that nobody knows, as if all of it were true."""
     tensor, indices = args[0], list(args[1])
     if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return mode.run(func, *args, **kwargs)
-    _widen(mode, "a boolean mask")
     plain: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            taken = mode.run(aten.empty.memory_format, [index.numel()], dtype=torch.int64, device="cpu")
+            count = _count(mode, index)
+            if count is None:
+                _widen(mode, "a boolean mask")
+                count = index.numel()
+            taken = mode.run(aten.empty.memory_format, [count], dtype=torch.int64, device="cpu")
             plain += [taken] * index.dim()
         else:
             plain.append(index)
@@ -112,11 +134,16 @@ def _grouped_product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """How long the longest target is stands in values: of padded targets their width, of targets in a row a fair share."""
+    """How long the longest target is stands in values. Where nobody knows them: of padded targets their width, of targets in a row a fair share."""
     steps, batch = args[0].shape[0], args[0].shape[1] if args[0].dim() == 3 else 1
     targets = args[1]
     longest = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // max(1, batch))
-    if targets.dim() != 2:
+    lengths = args[3] if len(args) > 3 else None
+    if isinstance(lengths, FakeTensor):
+        lengths = mode.known.elements(lengths)
+    if lengths is not None and len(lengths):
+        longest = int(max(lengths))
+    elif targets.dim() != 2:
         _widen(mode, "the longest target of a CTC loss")
     loss = mode.run(aten.empty.memory_format, [batch], dtype=args[0].dtype, device="cpu")
     paths = [batch, steps, 2 * longest + 1]
@@ -141,6 +168,8 @@ def _suppressed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    if (known := mode.known.computed(func, args, kwargs)) is not None:
+        return known
     mode.scalars += 1
     return False
 
@@ -190,6 +219,28 @@ if hasattr(aten, "_grouped_mm"):  # torch 2.8
 
 # of libraries that may be imported later
 REPLACED_BY_NAME: dict[str, Any] = {"torchvision::nms": _suppressed}
+
+
+@functools.cache
+def _hangs_on_values(func: Any) -> bool:
+    return (
+        func.namespace == "aten"
+        and func is not aten.index.Tensor
+        and torch.Tag.dynamic_output_shape in func.tags
+    )
+
+
+def exact(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Where all operands are known: results of the true sizes; else None."""
+    real = mode.known.computed(func, args, kwargs) if _hangs_on_values(func) else None
+    if real is None:
+        return None
+    return tree_map(
+        lambda tensor: mode.run(
+            aten.empty.memory_format, list(tensor.shape), dtype=tensor.dtype, device="cpu"
+        ),
+        real,
+    )
 
 
 def replaced(func: Any) -> Any:

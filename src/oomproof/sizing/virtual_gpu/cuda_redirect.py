@@ -54,11 +54,25 @@ def stand_in(shape: Any, dtype: Any, known: Any = None) -> Any:
     return torch.full(tuple(shape), value, dtype=dtype)
 
 
+def elements_of(tensor: Any) -> Any:
+    """Of a fake tensor, on the host: the true ones where they are known."""
+    mode = tensor.fake_mode
+    with torch._C.DisableTorchFunction():
+        known = mode.known.elements(tensor) if isinstance(mode, VirtualMode) else None
+        if known is not None:
+            return known.clone()
+        value = mode.uniform.value(tensor) if isinstance(mode, VirtualMode) else None
+        if value is None and isinstance(mode, VirtualMode) and mode.uniform.is_truth(tensor):
+            value = 0
+        return stand_in(tensor.shape, tensor.dtype, value)
+
+
 class Redirect(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, mode: VirtualMode) -> None:
         super().__init__()
         self.mode = mode
         self.active = True
+        self.of_matrices: Any = None  # once there are sparse ones on the card
         self.as_parameter = 0  # a module is being moved: its tensors never become real
         self.handlers: dict[Any, Any] = {
             Tensor.to: self._to,
@@ -82,6 +96,11 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not self.active or self.mode.compiling:
             return func(*args, **kwargs)
+        if (
+            self.of_matrices is not None
+            and (done := self.of_matrices(func, args, kwargs)) is not NotImplemented
+        ):
+            return done
         handler = self.handlers.get(func)
         if handler is not None:
             return handler(func, args, kwargs)
@@ -112,6 +131,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
         moved = self.mode.like(tensor, GPU, dtype, memory_format)
         if not isinstance(tensor, FakeTensor):
             self.mode.uniform.arrived(tensor, moved)
+            self.mode.known.arrived(tensor, moved)
         if learns or (tensor.requires_grad and torch.is_grad_enabled()):
             return (
                 moved.requires_grad_()
@@ -126,15 +146,15 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
         if not self.mode.is_on_card(tensor):
             return tensor if dtype is None else tensor.to(dtype)
         dtype = dtype or tensor.dtype
+        with torch._C.DisableTorchFunction():
+            known = self.mode.known.elements(tensor)
+        if known is not None and not self.as_parameter and not tensor.requires_grad:
+            return known.to(dtype, copy=True)
         if self.as_parameter or tensor.requires_grad or tensor.numel() * dtype.itemsize > LARGE:
             if tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self.mode, HOST, dtype)
             return self.mode.like(tensor, HOST, dtype)
-        with torch._C.DisableTorchFunction():
-            known, elements = self.mode.uniform.value(tensor), self.mode.uniform.elements(tensor)
-        if elements is not None:
-            return elements.to(dtype)
-        return stand_in(tensor.shape, dtype, known)
+        return elements_of(tensor).to(dtype)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
         device, dtype, memory_format = asked_of_to(args[1:], kwargs)
@@ -149,7 +169,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
     def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         if isinstance(tensor, FakeTensor):
-            tensor = stand_in(tensor.shape, tensor.dtype)
+            tensor = elements_of(tensor)
         return func(tensor, *args[1:], **kwargs)
 
     def _index_of(self, func: Any, args: Any, kwargs: Any) -> int:
@@ -253,8 +273,8 @@ def show_bodies() -> None:
 def show_devices(redirect: Redirect) -> None:
     """What Python sees of a fake tensor: the card it is on, and methods that torch has in Python."""
     FakeTensor.__deepcopy__ = lambda tensor, memo: redirect.copied(tensor, memo)
-    FakeTensor.__array__ = lambda tensor, dtype=None, **given: stand_in(tensor.shape, tensor.dtype).numpy()
-    FakeTensor.tolist = lambda tensor: stand_in(tensor.shape, tensor.dtype).tolist()
+    FakeTensor.__array__ = lambda tensor, dtype=None, **given: elements_of(tensor).numpy()
+    FakeTensor.tolist = lambda tensor: elements_of(tensor).tolist()
     FakeTensor.__reduce_ex__ = lambda tensor, protocol: (stand_in, (tuple(tensor.shape), tensor.dtype))
     FakeTensor.device = property(_seen_device)
     FakeTensor.__repr__ = lambda tensor, **given: (

@@ -35,6 +35,7 @@ class StorageLog:
         self.host_marks: list[tuple[int, str]] = []  # the same for the host's
         self.part = 0  # of the step: see PARTS_OF_STEP
         self.place: Any = lambda: ""
+        self.forget: Any = lambda number: None  # called with the number of a storage that is gone
         self._told_peak = 0
 
     def see(self, storage: Any, where: str) -> None:
@@ -54,6 +55,7 @@ class StorageLog:
                 del self.by_address[address]
             self.live[where] -= size
             self.events[where].extend((-number, size))
+            self.forget(number)
 
         self.by_address[address] = (weakref.ref(storage, gone), number, where)
         self.live[where] += size

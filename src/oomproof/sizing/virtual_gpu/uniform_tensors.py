@@ -1,5 +1,5 @@
-"""Tensors of the virtual card whose elements are known: all the same, each one more than the one before, or a few that came from the host. A mask of
-ones is asked whether all of it is true, positions whether they belong to one text, and what the script does next depends on the answer."""
+"""Tensors of the virtual card, of any size, whose elements are all the same, or each one more than the one before. A mask of ones is asked whether
+all of it is true, positions whether they belong to one text, and what the script does next depends on the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from .nested_tensors import tensors
 aten = torch.ops.aten
 LOOKED_AT = 1 << 20  # elements of a tensor of the host, when it is sent to the card
 REMEMBERED = 4096  # storages
-FEW = 64  # elements, such as a shape that accelerate sends to the card to compare it with other ranks' shapes
 
 
 def _packets(*names: str) -> set[Any]:
@@ -34,6 +33,7 @@ _FILLED = {
     aten.fill_: 1,
 }
 _SAME = _packets("_to_copy", "clone", "repeat", "index", "index_select")
+_KEPT = _SAME | _packets("cat", "stack")
 _TRUTH = _packets("all", "any", "logical_and", "bitwise_and")
 _NOT = _packets("logical_not", "bitwise_not")
 _COMPARED = {
@@ -56,7 +56,7 @@ class UniformTensors:
         self._log = log
         self._values: dict[int, Any] = {}
         self._checked: dict[int, None] = {}  # comparisons of floating-point numbers
-        self._few: dict[int, Any] = {}  # what came from the host, in a row
+        self._truths: dict[int, None] = {}  # numbers that were booleans
 
     def value(self, tensor: Any) -> Any:
         known = self._known(tensor)
@@ -66,13 +66,9 @@ class UniformTensors:
         """0, 1, 2… or 5, 6, 7…: of a view the whole last dimension, or less of it."""
         return self._known(tensor) is COUNTING and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1)
 
-    def elements(self, tensor: Any) -> Any:
-        """A real tensor, where the host sent these few and nothing was written since."""
-        number = self._log.number(tensor.untyped_storage())
-        known = self._few.get(number) if number is not None else None
-        if known is None or known.dtype is not tensor.dtype:
-            return None
-        return known.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).clone()
+    def is_truth(self, tensor: Any) -> bool:
+        """Zeros and ones, in whatever type: predictions, which metrics refuse if they are anything else."""
+        return tensor.dtype is torch.bool or self._log.number(tensor.untyped_storage()) in self._truths
 
     def _known(self, tensor: Any) -> Any:
         number = self._log.number(tensor.untyped_storage())
@@ -81,7 +77,7 @@ class UniformTensors:
     def see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Called when an operation is done and its result has a number."""
         packet = func.overloadpacket
-        if (self._values or self._few or self._checked) and func._schema.is_mutable:
+        if (self._values or self._checked or self._truths) and func._schema.is_mutable:
             for tensor in tensors((args, kwargs)):
                 self._keep(tensor, None)
         if not isinstance(out, torch.Tensor):
@@ -97,7 +93,7 @@ class UniformTensors:
             filled = args[at] if len(args) > at else kwargs.get("fill_value", kwargs.get("value"))
             self._keep(out, filled if isinstance(filled, (bool, int, float)) else None)
         elif self._is_check(packet, args):
-            self._check(out)
+            self._note(self._checked, out)
         elif packet is aten.all and self._was_checked(args[0]):
             self._keep(out, True)
         elif self._values and packet in _MOVED and self._known(args[0]) is COUNTING:
@@ -105,6 +101,10 @@ class UniformTensors:
             self._keep(out, COUNTING if plain and out.shape == args[0].shape else None)
         elif self._values and packet in _DERIVED:
             self._keep(out, self._derived(func, packet, args))
+        if packet in _KEPT and out.dtype is not torch.bool:
+            parts = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+            if all(map(self.is_truth, parts)):
+                self._note(self._truths, out)
 
     def _derived(self, func: Any, packet: Any, args: Any) -> Any:
         first = self.value(args[0])
@@ -135,12 +135,12 @@ class UniformTensors:
             return args[0] is args[1]
         return packet in _CHECKED or (isinstance(args[1], float) and args[1] == math.inf)
 
-    def _check(self, tensor: Any) -> None:
+    def _note(self, noted: dict[int, None], tensor: Any) -> None:
         number = self._log.number(tensor.untyped_storage())
         if number is not None:
-            self._checked[number] = None
-            if len(self._checked) > REMEMBERED:
-                del self._checked[next(iter(self._checked))]
+            noted[number] = None
+            if len(noted) > REMEMBERED:
+                del noted[next(iter(noted))]
 
     def _was_checked(self, tensor: Any) -> bool:
         return self._log.number(tensor.untyped_storage()) in self._checked
@@ -154,18 +154,13 @@ class UniformTensors:
             self._keep(moved, first.item())
         elif tensor.dtype is torch.int64 and bool((tensor.diff(dim=-1) == 1).all()):
             self._keep(moved, COUNTING)
-        number = self._log.number(moved.untyped_storage())
-        if tensor.numel() <= FEW and number is not None and moved.is_contiguous():
-            self._few[number] = tensor.detach().flatten().clone().to(moved.dtype)
-            if len(self._few) > REMEMBERED:
-                del self._few[next(iter(self._few))]
 
     def _keep(self, tensor: Any, value: Any) -> None:
         number = self._log.number(tensor.untyped_storage())
         if number is None:
             return
-        self._few.pop(number, None)
         self._checked.pop(number, None)
+        self._truths.pop(number, None)
         whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
         if value is None or not whole:
             self._values.pop(number, None)

@@ -199,7 +199,8 @@ def install(folder: str) -> None:
 
 def _overhead(flow: Any, own: dict[str, Any]) -> int:
     """What the virtual GPU took of the process. The compiler's modules, which we need, torch loads with the first optimizer."""
-    return int(own.get("overhead", 0) + (0 if flow.optimizers else own.get("compiler", 0)))
+    elements = own["mode"].known.most_bytes if "mode" in own else 0
+    return int(own.get("overhead", 0) + elements + (0 if flow.optimizers else own.get("compiler", 0)))
 
 
 def _install(folder: str) -> None:
@@ -210,9 +211,9 @@ def _install(folder: str) -> None:
     from .virtual_mode import VirtualMode
 
     log = StorageLog()
-    mode = VirtualMode(log)
-    redirect = cuda_redirect.Redirect(mode)
     limit = float(os.environ.get(LIMIT, "60"))
+    mode = VirtualMode(log, limit)
+    redirect = cuda_redirect.Redirect(mode)
     flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
     tell_main(folder)
 
@@ -246,8 +247,10 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
         cuda_kernels,
         cuda_queries,
         cuda_redirect,
+        cuda_tensor_types,
         operation_workspaces,
         recurrent_layers,
+        sparse_matrices,
         virtual_modules,
     )
 
@@ -255,6 +258,8 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
     cuda_redirect.show_devices(redirect)
     cuda_redirect.show_bodies()
     cuda_redirect.follow_device_context(redirect)
+    cuda_tensor_types.install(redirect)
+    sparse_matrices.install(redirect)
     cuda_queries.install(mode.log, total)
     virtual_modules.install(mode, redirect)
     with warnings.catch_warnings():  # that kernels are replaced is what we want
