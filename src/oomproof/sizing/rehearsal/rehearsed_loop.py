@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..virtual_gpu.nested_tensors import tensors
+from ..virtual_gpu.optimizer_rounds import OptimizerRounds
 from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, GENERATE, LOAD, SAVE, TRAIN, PhasePeaks
 
@@ -55,6 +56,7 @@ class RehearsedLoop:
         # when, and how much else had happened by then
         self._last_step: tuple[float, tuple[int, ...]] | None = None
         self.step_seconds: float | None = None
+        self._rounds = OptimizerRounds()
         self._optimizers: list[Any] = []
 
     def is_here(self) -> bool:
@@ -149,9 +151,7 @@ class RehearsedLoop:
     def _after_backward(self) -> None:
         """One that gathers gradients over many passes holds no more by its step; one without an optimizer has made it."""
         self.passes += 1
-        optimizers = [
-            optimizer for optimizer in (known() for known in self._optimizers) if optimizer is not None
-        ]
+        optimizers = self._alive()
         if not optimizers:
             self._stepped()
         elif self.passes > _ACCUMULATED and self.steps < STEPS:
@@ -164,9 +164,14 @@ class RehearsedLoop:
                 except Exception:  # one that wants a closure
                     self._optimizers = [known for known in self._optimizers if known() is not optimizer]
 
+    def _alive(self) -> list[Any]:
+        return [optimizer for optimizer in (known() for known in self._optimizers) if optimizer is not None]
+
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.is_here() and not _compiling():
-            self._stepped()
+            self.passes = 0
+            if self._rounds.stepped(optimizer, self._alive()) > self.steps:
+                self._stepped()
 
     def _stepped(self) -> None:
         self.steps, self.passes = self.steps + 1, 0

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .counted_checkpoints import CountedCheckpoints
 from .nested_tensors import fakes
+from .optimizer_rounds import OptimizerRounds
 from .own_memory import OwnMemory
 from .step_limits import PATIENCE, STEPS
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
@@ -40,6 +41,7 @@ class Flow:
         self.step_ends: list[int] = []  # events of the card before the end of each step
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
+        self.rounds = OptimizerRounds()
         self.roots: list[Any] = []
         self.began: Any = lambda: None  # called before the first pass
         self.phases: dict[str, int] = {}  # name → outermost forward passes
@@ -106,9 +108,7 @@ class Flow:
         """A loop that changes its parameters by hand has made a step; one that gathers gradients over many passes takes long to
         come to it, and holds no more by then."""
         self.passes += 1
-        optimizers = [
-            optimizer for optimizer in (known() for known in self.optimizers) if optimizer is not None
-        ]
+        optimizers = self._alive()
         roots = [root for root in (known() for known in self.roots) if root is not None]
         # after each pass: fake gradients are added up in new storages
         self._name([parameter.grad for root in roots for parameter in root.parameters()], "gradients")
@@ -126,6 +126,9 @@ class Flow:
                     self.optimizers = [known for known in self.optimizers if known() is not optimizer]
             self.passes = passes
 
+    def _alive(self) -> list[Any]:
+        return [optimizer for optimizer in (known() for known in self.optimizers) if optimizer is not None]
+
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.log.part = PARTS_OF_STEP.index(OPTIMIZER)
         parameters = [item for group in optimizer.param_groups for item in group["params"]]
@@ -136,7 +139,10 @@ class Flow:
         for state in optimizer.state.values():
             self._name(state, "optimizer state")
         self.log.part = PARTS_OF_STEP.index(FORWARD)
-        self._stepped()
+        self.passes = 0
+        patient = time.monotonic() - self.started < self.limit / 2
+        if self.rounds.stepped(optimizer, self._alive(), patient) > self.steps:
+            self._stepped()
 
     def _stepped(self) -> None:
         self.steps, self.passes = self.steps + 1, 0
