@@ -227,6 +227,18 @@ def test_products_of_sparse_matrices_are_followed_and_the_rest_refused() -> None
     )
 
 
+def test_sparse_gradients_are_refused_by_name() -> None:
+    script = "import torch\nrows = torch.nn.Embedding(9, 4, sparse=True).cuda()\nrows(torch.tensor([1, 2]).cuda()).sum().backward()"
+    sized = script_sizing.size_command(
+        [sys.executable, "-W", "ignore", "-c", script],
+        time_limit=60.0,
+        gpu_total=None,
+        allow_writes=True,
+        tell=print,
+    )
+    assert "sparse gradients" in (sized.sizing.refused or "")
+
+
 def test_a_sparse_matrix_takes_its_places_and_numbers(tmp_path: Path) -> None:
     run, printed = on_virtual_gpu(MATRICES.rpartition("torch.add")[0], tmp_path)
     assert "seen all" in printed

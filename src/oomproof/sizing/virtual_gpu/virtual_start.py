@@ -132,6 +132,8 @@ def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
     )
     if not ours:
         return ""
+    if "SparseTensorImpl" in str(error):
+        return f"{line} makes sparse gradients, such as those of nn.Embedding(sparse=True), which cannot be followed without a GPU; run it there with: oomproof run"
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{line} cannot be followed without a GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
 
