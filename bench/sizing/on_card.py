@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--signatures", type=Path)
     parser.add_argument("--card", type=Path, default=CARD)
     parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--at-once", type=int, default=5, help="capped jobs side by side")
     args = parser.parse_args()
     ends = time.monotonic() + args.seconds
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def main() -> None:
     report = ("report.py", kept, card, "--only", args.set, "--measured", took, "--rows", rows)
     if not caps.exists() or len(json.loads(caps.read_text())) < len(took.read_text().splitlines()):
         step(*report, "--caps", caps)
-    step("measure.py", capped, "--only", args.set, "--caps", caps, "--at-once", 5, wants_time=True)
+    step("measure.py", capped, "--only", args.set, "--caps", caps, "--at-once", args.at_once, wants_time=True)
     step(*report, "--capped", capped)
     for name in _missed(rows):
         step("measure.py", args.folder / "traced.jsonl", "--only", name, "--traces", args.folder / "traces")
