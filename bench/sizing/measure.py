@@ -115,7 +115,7 @@ def _import_all() -> None:
     import importlib
 
     for name in ("torch", "torchvision", "transformers", "transformers.models.gpt2.modeling_gpt2", "transformers.trainer",
-                 "transformers.modeling_utils", "transformers.generation.utils", "accelerate", "lightning", "pytorch_lightning", "torch_geometric"):  # fmt: skip
+                 "transformers.modeling_utils", "transformers.generation.utils", "accelerate", "lightning", "pytorch_lightning"):  # fmt: skip
         try:
             importlib.import_module(name)
         except ImportError as error:
