@@ -154,6 +154,24 @@ def test_what_kernels_take_and_do_not_take(tmp_path: Path) -> None:
     assert 8 * MIB in sizes, "a convolution wants its rows in a row"
 
 
+def test_a_softmax_whose_gradient_comes_turned_round_takes_its_output_twice(tmp_path: Path) -> None:
+    """Self-attention over pixels, as GANs have it: bmm() with the attention turned round. The product of gradient and output lies like the
+    gradient, and the kernel wants it in rows: on an H200 such a GAN held 512 MiB more than one product."""
+    run, _ = on_virtual_gpu(
+        """
+import torch
+x = torch.zeros(3, 2048, 1024, device="cuda", requires_grad=True)  # 24 MiB
+torch.bmm(torch.zeros(3, 8, 1024, device="cuda"), x.softmax(-1).permute(0, 2, 1)).sum().backward()
+x.transpose(1, 2).softmax(-1)
+""",
+        tmp_path,
+    )
+    kinds = run.result["kinds"]
+    passing = [(number, size) for number, size in run.events if kinds.get(str(abs(number))) == "workspaces"]
+    made = [number for number, size in passing if size == 24 * MIB]
+    assert made == [made[0], made[1], -made[1], -made[0], made[4], -made[4]], "forward takes a copy in rows"
+
+
 def test_a_bias_is_added_in_place_to_a_product_of_turned_rows(tmp_path: Path) -> None:
     """Of a MultiheadAttention with the batch first: on a card no second result is made."""
     run, _ = on_virtual_gpu(

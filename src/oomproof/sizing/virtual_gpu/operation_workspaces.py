@@ -155,6 +155,12 @@ def _copies(*tensors: Any) -> int:
     return sum(_bytes(tensor) for tensor in tensors if not tensor.is_contiguous())
 
 
+def _in_another_order(tensor: Any) -> bool:
+    """Turned round: what is computed of it element by element is turned likewise."""
+    strides = [step for step, side in zip(tensor.stride(), tensor.shape, strict=True) if side > 1 and step]
+    return strides != sorted(strides, reverse=True)
+
+
 def install(mode: Any) -> None:
     started: set[str] = set()
 
@@ -194,7 +200,16 @@ def install(mode: Any) -> None:
             elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
             return int(elements * out.itemsize) if not out.dim() else 0  # a number of each, then their sum
         if func is aten._softmax_backward_data.default:
-            return _bytes(args[1])  # gradient times output
+            # gradient times output lies like the gradient; the kernel wants it in rows (SoftMax.cu)
+            product = _bytes(args[1])
+            if not _in_another_order(args[0]):
+                return product
+            mode.log.passing_within(product, (product,))
+            return 0
+        if func in _SOFTMAXES:
+            return _copies(args[0])
+        if func is aten._log_softmax_backward_data.default:
+            return _copies(*args[:2])
         if func is _SAFE_SOFTMAX:
             return int(args[0].numel())  # which are minus infinity
         if func is aten.embedding_dense_backward.default:
@@ -225,6 +240,7 @@ _FLASH_BACKWARD = {
     _if_there("_scaled_dot_product_cudnn_attention_backward"),
 }
 _LOSSES = {aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default}
+_SOFTMAXES = {aten._softmax.default, aten._log_softmax.default}
 _OF_REGIONS = ("torchvision::roi_align", "torchvision::_roi_align_backward")
 _SUMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
 _OF_COMPLEX = {aten.abs.default, aten.angle.default}
