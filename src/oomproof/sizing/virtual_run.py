@@ -385,10 +385,16 @@ def widths(result: Mapping[str, Any]) -> dict[str, float]:
     return reasons
 
 
+# 36 GB for operands of 131 MiB, on an H200; PyTorch asks for half as much until it gets it, and gives it back after the search
+SEARCH = "while cudnn.benchmark tries kernels it may take gigabytes more for a moment, where the GPU has them free; the job does not need them"
+
+
 def widening_notes(result: Mapping[str, Any], on_card: bool = True) -> Iterator[str]:
     """What makes the card's interval wider, or a figure larger than it may be."""
     for reason, share in widths(result).items() if on_card else ():
         yield f"high is {share:.0%} higher: {reason}"
+    if on_card and result.get("benchmark") and _guessed_convolutions(result):
+        yield SEARCH
     if on_card and result.get("unfamiliar"):
         names = sorted({str(name).removeprefix("aten.").split(".")[0] for name in result["unfamiliar"]})
         named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")

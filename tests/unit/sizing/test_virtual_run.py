@@ -124,6 +124,13 @@ def test_a_search_for_kernels_may_take_a_gibibyte_whatever_the_tensors_take() ->
     assert virtual_run.gpu_estimate(searched)[0].high - virtual_run.gpu_estimate(plain)[0].high > 900 * MIB
 
 
+def test_a_search_that_nobody_measured_is_told() -> None:
+    facts = {"convolutions": 4, "notes": [], "widened": {}, "benchmark": True}
+    for unmeasured, told in ((4, True), (0, False)):
+        run = a_run([(1, 40 * MIB)], **facts, unmeasured_convolutions=unmeasured)
+        assert (virtual_run.SEARCH in virtual_run.widening_notes(run.result)) is told
+
+
 def test_two_threads_that_end_at_once_write_one_whole_result(tmp_path: Path) -> None:
     """The script and the alarm that ends it."""
     result = {"kinds": {str(number): "weights" for number in range(20_000)}}
