@@ -14,11 +14,17 @@ _WORKSPACES = "workspaces"
 _LIBRARIES = ("matrix_workspace", "matrix_workspace_backward")  # in the order in which a script comes to them
 
 
-def applied(run: VirtualRun, card: CalibratedCard) -> VirtualRun:
-    """``result`` gets ``measured`` and ``unmeasured``: how many of its signatures the card's file has."""
+def applied(run: VirtualRun, card: CalibratedCard, search: bool = True) -> VirtualRun:
+    """``result`` gets ``measured`` and ``unmeasured``: how many of its signatures the card's file has. ``search``: with what
+    cudnn.benchmark takes when a convolution is met first."""
     signatures = run.result.get("signatures", [])
     found = [card.signatures.get(signature_key(signature)) for signature in signatures]
     unknown = [signature for signature, measured in zip(signatures, found, strict=True) if measured is None]
+    if not search:
+        found = [
+            _as_later(measured) if signature.get("flags", {}).get("benchmark") else measured
+            for signature, measured in zip(signatures, found, strict=True)
+        ]
     events, kinds, moved = _Rewriting(run, found, card.constants).rewritten()
     births = run.births + bytes(max(0, max((number for number, _ in events), default=0) - len(run.births)))
     result = {
@@ -32,6 +38,10 @@ def applied(run: VirtualRun, card: CalibratedCard) -> VirtualRun:
         "unmeasured_convolutions": sum("convolution" in signature["op"] for signature in unknown),
     }  # fmt: skip
     return replace(run, result=result, events=events, births=births)
+
+
+def _as_later(measured: dict[str, Any] | None) -> dict[str, Any] | None:
+    return measured and {name: value for name, value in measured.items() if name != "first"}
 
 
 def _still_unfamiliar(

@@ -16,7 +16,7 @@ from typing import Any
 from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.machine import processes
 from oomproof.records import dataclass, replace
-from oomproof.sizing import measured_workspaces, virtual_run, watched_child
+from oomproof.sizing import kernel_search, virtual_run, watched_child
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
@@ -242,14 +242,15 @@ def _answer(
 def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: int | None) -> SizedScript:
     """The same virtual run with what that card really took for its operations."""
     assert sized.seen is not None and sized.host is not None
-    run, card = sized.seen, ANY_CARD
+    run, card, searched = sized.seen, ANY_CARD, ""
+    expandable = virtual_run.asked_expandable()
     if calibrated is not None:
-        run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+        run, searched = kernel_search.measured_run(run, calibrated, expandable, gpu_total)
+        card = calibrated.card(ANY_CARD)
     gpu: Estimate | None = None
     tight, lighter, growing = virtual_run.tight(run, gpu_total, card) if gpu_total else "", "", ""
     phases: tuple[Phase, ...] = ()
     if run.events:
-        expandable = virtual_run.asked_expandable()
         gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
         growing = "" if expandable else virtual_run.growing_note(run, gpu, card)
         frozen = frozen_weights(run.result, gpu.expected)
@@ -258,7 +259,7 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
         phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
         gpu, sized.host.estimate(), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run), _other_torch(run, calibrated), *sized.held_back, tight, growing, lighter) if note), peak=str(run.result.get("peak_place", "")),
+        notes=tuple(note for note in (*_notes(run), _other_torch(run, calibrated), *sized.held_back, tight, searched, growing, lighter) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
     return replace(sized, sizing=sizing, run=run, card=card)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.sizing import measured_workspaces, virtual_run
+from oomproof.sizing import kernel_search, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.estimate import Sizing
@@ -168,13 +168,16 @@ def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: An
 
 def _sizing(run: VirtualRun, calibrated: CalibratedCard | None) -> Sizing:
     result = run.result
-    card, basis = ANY_CARD, BASIS
+    card, basis, searched = ANY_CARD, BASIS, ""
+    expandable = virtual_run.asked_expandable()
     if calibrated is not None:
-        run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+        run, searched = kernel_search.measured_run(run, calibrated, expandable, None)
+        card = calibrated.card(ANY_CARD)
         basis = f"{BASIS}; {calibrated.name} calibrated, {run.result['measured']} of {len(result['signatures'])} operations measured there"
-    gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+    gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
+    notes = (*_notes(run.result), *([searched] if searched else []))
     return Sizing(
-        gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=tuple(_notes(run.result)),
+        gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=notes,
         peak=str(result["peak_place"]),
     )  # fmt: skip
 
