@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.diagnosis.judge import judge_texts
+from oomproof.evidence.texts.finding import Progress
 from oomproof.evidence.texts.progress import read_sign
 from oomproof.evidence.texts.text_case import read_texts
 from oomproof.evidence.texts.training_parser import TrainingParser
@@ -34,6 +35,7 @@ from oomproof.evidence.texts.training_parser import TrainingParser
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", 640, 60000, 1.0, "train"),
         ("iter 117: loss 3.2, time 200ms", 117, None, None, "train"),
         ("step 117", 117, None, None, "unknown"),
+        ("After 2600 training step(s), loss on training batch is 1.38629.", 2600, None, None, "train"),
         ("epoch 002:    117 / 938 loss=9.1", 117, 938, 2.0, "train"),
         ("Epoch 4 (validation) acc=0.91:   2%|▏         | 20/1094 [00:41<11:04]", 20, 1094, 4.0, "eval"),
         ("Epoch 4, val loss 0.31, step 90/100", 90, 100, 4.0, "train"),
@@ -143,3 +145,47 @@ def test_another_bar_after_a_loss_tells_no_phase() -> None:
         parser.feed(number, line)
     (found,) = parser.finish()
     assert (found.cause, found.job.phase) == ("killed-unknown", "unknown")
+
+
+def last(text: str) -> Progress:
+    parser = TrainingParser("-")
+    for number, line in enumerate(text.splitlines(), 1):
+        parser.feed(number, line)
+    parser.finish()
+    return parser.progress
+
+
+def every(stride: int, total: int, last: int, epochs: str = "2/2") -> str:
+    return "".join(
+        f"Epoch {epochs}, step {step}/{total}, loss = 0.001\n" for step in range(stride, last + 1, stride)
+    )
+
+
+def test_a_counter_that_is_told_every_tenth_step_ends_at_the_last_tenth() -> None:
+    assert last(every(10, 542, 540)).unfinished is False
+    assert last(every(10, 542, 540) + "RMSE 30.96, MAPE 0.39\n").unfinished is False
+    assert last(every(10, 542, 530)).unfinished is True
+    assert last(every(10, 542, 540, "1/3")).unfinished is True, "an epoch is left"
+
+
+def test_a_bar_drawn_now_and_then_has_no_pace() -> None:
+    bars = "".join(f"{step}%|###| {step}/100 [00:{step:02}<00:01, 1.0it/s]\n" for step in (40, 50, 60, 95))
+    assert last(bars).unfinished is True
+    bars = "".join(f"{step}%|###| {step}/97 [00:{step:02}<00:01, 1.0it/s]\n" for step in (75, 80, 85, 90, 95))
+    assert last(bars).unfinished is True
+
+
+BLOCK = "\nTime Step {n}, time = {n}.5e+06, dt = 1000\nSolve Converged!\n  Finished Solving [ 9.{n} s]\n"
+
+
+def test_a_text_that_stops_inside_a_step_s_block_of_lines_is_cut_off() -> None:
+    whole = "".join(BLOCK.format(n=step) for step in range(1, 9))
+    assert last(whole).unfinished is None or last(whole).unfinished is False
+    assert last(whole + "\nTime Step 9, time = 9.5e+06, dt = 1000\n").unfinished is True
+    few = "".join(BLOCK.format(n=step) for step in range(1, 3))
+    assert not last(few + "\nTime Step 3, time = 3.5e+06, dt = 1000\n").unfinished, "two blocks are no habit"
+
+
+def test_a_line_for_each_step_is_no_block() -> None:
+    assert not last("".join(f"After {n} training step(s), loss is 1.38\n" for n in range(90))).unfinished
+    assert not last("".join(f"\nTime Step {n}\n" for n in range(90))).unfinished

@@ -332,3 +332,69 @@ def test_phases_that_fresh_texts_showed(text: str, phase: str, tmp_path) -> None
     path = tmp_path / "log.txt"
     path.write_text(text)
     assert judge_texts(read_texts([str(path)])).phase == phase
+
+
+STEP_ENDS = "srun: error: node17: task 0: Exited with exit code 2\n"
+STEP_CANCELLED = "slurmstepd: error: *** STEP 4242.0 ON node17 CANCELLED AT 2024-05-01T10:00:00 ***\n"
+
+
+def test_a_step_is_cancelled_when_its_task_failed_by_itself(cause) -> None:
+    missing = "slurmstepd: error: execve(): /home/me/run.sh: No such file or directory\n"
+    assert cause(missing + STEP_ENDS + STEP_CANCELLED) == "other-error"
+    assert dies_of(missing + STEP_ENDS + STEP_CANCELLED).says == "Slurm could not start the program"
+    assert cause(STEP_ENDS + STEP_CANCELLED) == "other-error"
+
+
+def test_a_cancelled_step_or_job_is_interrupted_all_the_same(cause) -> None:
+    assert cause(STEP_CANCELLED + STEP_ENDS) == "interrupted", "the task ended with it"
+    job = "slurmstepd: error: *** JOB 4242 ON node17 CANCELLED AT 2024-05-01T10:00:00 ***\n"
+    assert cause(STEP_ENDS + job) == "interrupted", "of a whole job its owner cancels what is left"
+
+
+TASK = (
+    "[2024-05-01 10:00:00,123: ERROR/ForkPoolWorker-8] Task app.score[8f5a0c3e-0000-4000-8000-123456789abc] "
+    "raised unexpected: FileNotFoundError(2, 'No such file')\n"
+    + FAILS.format("FileNotFoundError: /tmp/a.csv")
+)
+
+
+@pytest.mark.parametrize(
+    "goes_on",
+    [
+        "[2024-05-02 09:00:00,000: INFO/MainProcess] celery@gpu1 ready.",
+        "[2024-05-01 10:00:09,000: INFO/MainProcess] Task app.score[9f5a0c3e-0000-4000-8000-123456789abc] received",
+        '10.0.0.7 - - [01/May/2024 10:00:09] "POST /score HTTP/1.1" 200 -',
+    ],
+)
+def test_who_takes_the_next_task_survived_the_last_one(cause, goes_on) -> None:
+    assert cause(TASK) == "other-error"
+    assert cause(TASK + goes_on + "\n") == "not-a-crash"
+
+
+def test_a_server_that_ran_out_of_memory_is_told_of_although_it_goes_on(cause) -> None:
+    oom = FAILS.format("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert cause(oom + '10.0.0.7 - - [01/May/2024 10:00:09] "GET /health HTTP/1.1" 200 -\n') == "cuda-oom"
+
+
+def test_an_endless_line_of_data_tells_of_no_death(cause) -> None:
+    data = (
+        "['what we saw when we scrolled was: it crashed with SIGILL', 'core dumped, Killed', 'MemoryError']"
+        * 4000
+    )
+    text = f"[2024-05-01 10:00:00,123 INFO] Processing {data}\n[2024-05-01 10:00:01,123 INFO] Processed instances 6\n"
+    assert cause(text) == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "sh: /home/me/script: No such file or directory",
+        "/var/spool/slurmd/job42/slurm_script: line 12: ./run.sh: Permission denied",
+        "mv: cannot stat 'out.txt': No such file or directory",
+        "build_config failed",
+    ],
+)
+def test_last_words_of_shells_and_of_programs_that_say_little(cause, last) -> None:
+    assert cause(f"Lines: 12\n{last}\n") == "other-error"
+    assert cause(f"{last}\nLines: 12\n") == "not-a-crash", "the script went on"
+    assert cause(f"Epoch 2/2, step 10/10, loss = 0.1\n{last}\n") == "not-a-crash", "what it was for is done"

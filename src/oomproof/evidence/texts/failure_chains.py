@@ -175,6 +175,12 @@ class FailureChains:
         """The program says that it goes on in spite of what it has just printed."""
         self._handled = True
 
+    def serves_on(self) -> None:
+        """A server or a pool of workers takes its next task: what one task raised did not end it."""
+        if self.last and all(cause_of(finding.cause).generic for finding in self.last):
+            self._tail.signs.advances += 2
+            self._handled = True
+
     def run_began(self, number: int) -> None:
         """The log continues with another run. Without a failure of its own it does not take back what is told above."""
         self._restarted, self.began = True, number

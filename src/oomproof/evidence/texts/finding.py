@@ -167,7 +167,9 @@ class Progress:
     epochs: int | None = None  # as planned
     bar: tuple[int, int] | None = None  # the last (step, total) that was told
     uptime: float | None = None  # seconds that the last bar had run
+    stride: int = 1  # steps from one sign to the next, where they are told at a steady pace
     at_end: bool = False  # the text stops with it
+    cut_off: bool = False  # the text stops inside a block of lines that was whole at the steps before
     source: str = ""
     loading: bool = False  # the step is a bar's that loads weights, maps a data set, downloads
 
@@ -176,11 +178,16 @@ class Progress:
         """Whether the text stops before the end of its own count; None: it counts without an end."""
         if not self.at_end:
             return False
-        if self.bar is not None and self.bar[0] < self.bar[1]:
+        if (self.bar is not None and not self.counted_out) or self.cut_off:
             return True
         if self.epochs is not None and self.epoch is not None:
             return self.epoch + 1 < self.epochs  # counted from 0 or from 1: the last one is left out
         return False if self.bar is not None else None
+
+    @property
+    def counted_out(self) -> bool:
+        """Whether the bar has nothing more to tell: of 542 steps, every tenth of which is told, 540 is the last."""
+        return self.bar is not None and self.bar[0] + self.stride > self.bar[1]
 
     @property
     def training_step(self) -> int | None:

@@ -30,4 +30,5 @@ GATE_BEYOND_ASCII = (*GATE, *FOREIGN, "❱")  # rich's mark of the line that fai
 # Worth a look only where something has failed already
 AFTER_A_FAILURE = (
     "kipping batch", "kipping the batch", "kipping this batch", "Root Cause", "FAILED", "raining ", "fit`", "train_runtime", "ompleted", "inished",
+    "] received", "] succeeded in ", "celery@", ' HTTP/1.',
 )  # fmt: skip

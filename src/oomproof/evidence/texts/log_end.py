@@ -27,6 +27,10 @@ _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
 )
+_NO_SUCH = re.compile(
+    r"^(?!rm: |mkdir: |rmdir: )[\w./-]{1,200}: \S.{0,300}: (?:No such file or directory|not found|Permission denied|Is a directory|Not a directory|Exec format error|Argument list too long)$"
+)
+_SAYS_FAILED = re.compile(r"^(?:[A-Za-z_][\w./-]*[ :]+){1,5}failed[.!]?$")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _RAISES = re.compile(
     r"^raise (?:\w+\.){0,6}(?P<type>[A-Z]\w{2,60}(?:Error|Exception))\((?:[fr]?['\"](?P<message>[^'\"\n]{8,160}))?"
@@ -106,7 +110,9 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             return
         loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
         loud = loud and _WORD.search(text) is not None  # a table's figures complain of nothing
-        if (loud or _COMPLAINT.search(text)) and not around.mentions(number, raw):
+        last = seen == 1 and line.level in ("", "ERROR") and not (tail.signs.complete or tail.signs.finishes)
+        last = last and bool(_NO_SUCH.match(text) or _SAYS_FAILED.match(text))
+        if (loud or last or _COMPLAINT.search(text)) and not around.mentions(number, raw):
             hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
             chains.add(number, text, hit, line.tag)
             return

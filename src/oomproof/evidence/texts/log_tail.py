@@ -10,6 +10,7 @@ from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import clean
+from oomproof.evidence.texts.step_blocks import stops_inside
 from oomproof.records import dataclass, field, replace
 
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
@@ -52,6 +53,11 @@ class LogTail:
     def end(self) -> int:
         """The number of the last line."""
         return self.recent[-1][0] if self.recent else 0
+
+    @property
+    def last_written(self) -> int:
+        """The number of the last line that says anything."""
+        return next((number for number, line in reversed(self.recent) if line.strip()), 0)
 
     def phase_around(self, finding: Finding) -> str:
         """Where a traceback's frames say nothing: kernels' names, the stack below, the lines above, the error itself."""
@@ -113,6 +119,8 @@ class LogTail:
         """The last sign of progress, in the phase of the death where that is known."""
         at_end = self._stops_with(self.signs.last.line) and not signs.is_finish(self.signs.last.text)
         last = replace(self.signs.last, at_end=at_end)
+        if at_end and last.line == self.last_written:
+            last = replace(last, cut_off=stops_inside(line for _, line in self.recent))
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)

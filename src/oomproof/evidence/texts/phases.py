@@ -65,7 +65,7 @@ def of_script(path: str) -> str:
 _AT_START = re.compile(
     r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
     r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
-    r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: "
+    r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: |\berror: execve\(\): "
     r"|abruptly died during map operation|unable to mmap \d+ bytes from file <(?!/dev/shm|/?torch_)|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
 )
 
@@ -157,7 +157,7 @@ _ROUNDS = (
     ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
-    ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
+    ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|^Setting `?pad_token_id`? to `?eos_token_id`?\b|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
     ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Top shape: \d|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")

@@ -43,6 +43,7 @@ _OF = re.compile(
 _STEP = re.compile(
     rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]teps?|STEP|[Ii]ter(?:ation)?|training_iteration|[Bb]atch|BATCH|num_updates|micro_step)\b['\"]?\s*[:=#\[]*\s*{_INT}\b(?!\.\d|%|x\d)"
 )
+_STEPS_MADE = re.compile(rf"(?i)^\W{{0,4}}after {_INT} (?:training )?(?:step|iteration)(?:\(s\)|s)?\b")
 _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
@@ -90,7 +91,7 @@ def read_sign(text: str) -> Progress | None:
         return None
     if match := _OF.search(text):
         return _sign(text, int(match[1]), int(match[2]), _epoch(text))
-    if match := _last(_TQDM_OPEN, text) or _STEP.search(text):
+    if match := _last(_TQDM_OPEN, text) or _STEP.search(text) or _STEPS_MADE.match(text):
         return _sign(text, int(match[1]), None, _epoch(text))
     if (epoch := _epoch(text)) is not None:
         return _sign(text, None, None, epoch)
@@ -131,6 +132,7 @@ class ProgressTracker:
         self.anew = False  # the first sign below the last mark is of a beginning
         self._tag = ""  # who failed at the last mark
         self._fresh = False  # no sign yet below the last mark
+        self._pace = 0  # steps from the sign before to the last one, of the same bar
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
         self._marked: dict[int, int] = {}
@@ -150,7 +152,7 @@ class ProgressTracker:
         last = self.last
         if last.epochs is not None and last.epoch is not None and last.epoch + 1 < last.epochs:
             return False
-        if last.bar is not None and last.bar[0] != last.bar[1]:
+        if last.bar is not None and not last.counted_out:
             return False
         return last.epochs is not None or (last.bar is not None and last.training_step is not None)
 
@@ -174,8 +176,10 @@ class ProgressTracker:
         elif loading and before.training_step is not None:  # the training before it got as far as it got
             step, total, loading = before.step, before.total, False
         epoch = sign.epoch if sign.epoch is not None else self._known_epoch()
+        stride = self._steady(sign)
         self.last = replace(
             sign,
+            stride=stride if sign.step is not None else before.stride,
             line=number,
             phase=phase,
             step=step,
@@ -197,6 +201,16 @@ class ProgressTracker:
             self._epoch = max(self._epoch, sign.epoch)
         if sign.step is not None:
             self._step(sign.step, sign.total or 0)
+
+    def _steady(self, sign: Progress) -> int:
+        """How many steps lie between two signs of a loop that tells every tenth, say; 1 where they come at no steady pace."""
+        bar = self.last.bar
+        before, self._pace = self._pace, 0
+        if sign.step is None or bar is None or bar[1] != sign.total:
+            return 1
+        self._pace = sign.step - bar[0]
+        steady = self._pace == before > 1 and sign.step % before in (0, 1, before - 1)
+        return before if steady and sign.uptime is None and "%|" not in sign.text else 1
 
     def _phase(self, sign: Progress) -> str:
         """A bar without words is the loop's whose loss was printed beside it."""

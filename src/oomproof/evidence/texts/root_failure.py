@@ -47,14 +47,9 @@ def first_failure(chain: Sequence[Finding], title: int = 0) -> int | None:
         )
     # 4. Slurm cancels a step whose task died: where a death stands above, the cancelling follows from it.
     if chain[best].job.cancelled:
-        best = next(
-            (
-                i
-                for i in candidates
-                if i < best and cause_of(chain[i].cause).by_signal and _tier(chain[i]) <= 3
-            ),
-            best,
-        )
+        above = [index for index in candidates if index < best]
+        deaths = [i for i in above if cause_of(chain[i].cause).by_signal and _tier(chain[i]) <= 3]
+        best = next(iter(deaths or _failed_tasks(chain, above, best)), best)
     # 5. Who says "I killed it for memory" explains a process that vanished.
     if cause_of(chain[best].cause).sign_of_kill or chain[best].cause == "segfault":
         best = next((index for index in candidates if cause_of(chain[index].cause).kill), best)
@@ -109,6 +104,14 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
         if gap >= _WENT_ON and _tier(later) == 1:
             return _specific_over_generic(chain, candidates, index)
     return best
+
+
+def _failed_tasks(chain: Sequence[Finding], above: Sequence[int], cancelled: int) -> Sequence[int]:
+    """A task of the step that failed by itself, what kept it from starting first. A whole job is cancelled by its owner."""
+    if "*** STEP " not in chain[cancelled].text:
+        return ()
+    told = [i for i in above if chain[i].job.kind == "summary" and chain[i].cause == "other-error"]
+    return told if any(chain[i].text.startswith("srun: error: ") for i in told) else ()
 
 
 def _fuller(chain: Sequence[Finding], candidates: Sequence[int], best: int) -> int:

@@ -28,6 +28,9 @@ from oomproof.records import replace
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _TAGS = 256
+_DATA = 10_000  # characters of a line that no person wrote
+_DATA_HEAD = 64  # characters of it that tell whose it is
+_INFORMS = re.compile(r"\b(?:INFO|DEBUG)\b")
 _PARAGRAPH = 1200  # characters of a line of a post
 _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
@@ -40,6 +43,10 @@ _ANSWER = 4  # lines below an exception in which its handler speaks
 _GOES_ON = re.compile(
     r"(?i)\b(?:skip\w*|retry\w*|(?:re-?)?trying|continu\w*|recover\w*|fall(?:ing|s)? ?back|ignor\w*|resum\w*|reduc\w*|halv\w*)\b"
 )
+# Celery's worker, an access log: the next task, another answer
+_SERVES = re.compile(
+    r"^celery@\S{1,120} ready\.$|^Task \S{1,200}\[[\w-]{8,40}\] (?:received|succeeded in \d)|\"(?:GET|POST|PUT) \S{1,400} HTTP/[\d.]{1,4}\" [23]\d\d\b"
+)
 _NUMBERS_MATTER = re.compile(
     r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
 )
@@ -47,6 +54,12 @@ _NUMBERS_MATTER = re.compile(
 
 def _marked(line: str) -> bool:
     return any(mark in line for mark in signs.ANCHORS)
+
+
+def _is_data(line: str) -> bool:
+    """What a program was given, logged as information: it is full of other people's words."""
+    plain = len(line) > _DATA and "\r" not in line and HEADER not in line
+    return plain and _INFORMS.search(line[:_DATA_HEAD]) is not None
 
 
 class TrainingParser:
@@ -72,6 +85,7 @@ class TrainingParser:
         self._edge = Edge()
         self._restarts = RestartWatch()
         self._above = ""  # the line before
+        self._data_at = 0  # the last line that is only data
         self._raised_at = -1000  # where the last exception stands
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
@@ -83,6 +97,10 @@ class TrainingParser:
         self._tail.first = first
 
     def feed(self, number: int, line: str) -> None:
+        if number == self._data_at:
+            return  # an endless line comes in parts
+        if _is_data(line):
+            self._data_at, line = number, line[:_DATA_HEAD]
         self._block.append((number, line))
         self._size += len(line)
         if len(self._block) >= _BLOCK or self._size >= _BLOCK_CHARACTERS:
@@ -248,6 +266,9 @@ class TrainingParser:
             if _NATIVE in text and not self._pending.raised.message:
                 self._lead_in(self._pending)
             self._settle()
+        if suspicious and _SERVES.search(stripped):
+            self._settle()
+            self._chains.serves_on()
         if suspicious:
             self._notice(text, stripped)
         if HEADER in text and not writer.open:
