@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,8 @@ def test_pythons_own_helpers_are_not_left_behind(tmp_path: Path, monkeypatch: py
     kept.status = 0
     codes = ["from multiprocessing.resource_tracker import main;input()", "input()"]
     helper, real = (subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for code in codes)
+    while not all(Path(f"/proc/{child.pid}/cmdline").read_bytes() for child in (helper, real)):
+        time.sleep(0.01)  # the kernel closes Popen's pipe before it has set the command line
     try:
         left = [helper.pid]
         monkeypatch.setattr(kept, "remaining", lambda: left)
