@@ -225,7 +225,8 @@ class FailureChains:
     def _faded(self, finding: Finding) -> bool:
         """A weak sign far above the end of a log that went on without another word."""
         lines = _SCRIPT_LINES if finding.job.goes_on else _WEAK_LINES
-        return finding.strength < 0.45 and self.ordinary - finding.job.ordinary > lines
+        weak = finding.strength < 0.45 or finding.job.heard == "quoted"
+        return weak and self.ordinary - finding.job.ordinary > lines
 
     def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
         finding = chain[index]

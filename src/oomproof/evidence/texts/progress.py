@@ -56,7 +56,7 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed|installed)|epochs completed in|done training|training completed|training ended|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
+    r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
 )
 
 
