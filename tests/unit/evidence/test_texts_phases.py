@@ -170,3 +170,13 @@ def test_a_wrapper_that_tells_nothing_does_not_hide_the_phase() -> None:
         '  File "run.py", line 9, in build_model\n    x()\nValueError: bad width\n'
     )
     assert phase_of(text) == "load"
+
+
+def test_a_script_that_downloads_or_prepares_loads_whatever_it_is_for() -> None:
+    scripts = {
+        "downloader_wp_test.py": "load",
+        "prepare_train.py": "load",
+        "train.py": "train",
+        "test.py": "eval",
+    }
+    assert {name: phases.of_script(name) for name in scripts} == scripts

@@ -392,6 +392,7 @@ def test_an_endless_line_of_data_tells_of_no_death(cause) -> None:
         "/var/spool/slurmd/job42/slurm_script: line 12: ./run.sh: Permission denied",
         "mv: cannot stat 'out.txt': No such file or directory",
         "build_config failed",
+        "[Errno 13] Permission denied: '/0.pkl'",
     ],
 )
 def test_last_words_of_shells_and_of_programs_that_say_little(cause, last) -> None:

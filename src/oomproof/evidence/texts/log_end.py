@@ -16,7 +16,7 @@ from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.tracebacks import HEADER, Raised, Writer
 from oomproof.records import replace
 
-NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|srun)")
+NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E(?!rrno )|#\d|=+$|-+$|slurmstepd|srun)")
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
@@ -25,10 +25,11 @@ _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
-    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^\[Errno \d{1,3}\] [A-Z]|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
 )
 _NO_SUCH = re.compile(
     r"^(?!rm: |mkdir: |rmdir: )[\w./-]{1,200}: \S.{0,300}: (?:No such file or directory|not found|Permission denied|Is a directory|Not a directory|Exec format error|Argument list too long)$"
+    r"|^\[Errno \d{1,3}\] [A-Z]"
 )
 _SAYS_FAILED = re.compile(r"^(?:[A-Za-z_][\w./-]*[ :]+){1,5}failed[.!]?$")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")

@@ -24,6 +24,7 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BOTH = re.compile(r"train_?(?:and|n|&)?_?(?:eval|test|val(?:id)?)", re.IGNORECASE)
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
 _SCRIPTS = (
+    ("load", re.compile(r"^(?:download|pre-?process|prepare|tokenize)", re.IGNORECASE)),
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
     ("train", re.compile(r"train|finetune|run_(?:clm|mlm|glue)", re.IGNORECASE)),
