@@ -21,7 +21,6 @@ from oomproof.evidence.texts.task_jobs import family_of
 from oomproof.evidence.texts.text_case import TextCase
 from oomproof.records import replace
 
-
 _BY_NOBODY = ("killed-unknown", "silent-end")  # a log's end that names nobody
 
 
