@@ -21,8 +21,6 @@ from oomproof.evidence.texts.task_jobs import family_of
 from oomproof.evidence.texts.text_case import TextCase
 from oomproof.records import replace
 
-_BY_NOBODY = ("killed-unknown", "silent-end")  # a log's end that names nobody
-
 
 def is_history(case: TextCase) -> bool:
     """A kernel's or a journal's log that tells of kills: not the log of one run."""
@@ -82,11 +80,11 @@ def explained(
     there is one killed job and one kill, as for `why` of the two."""
     left = list(kills)
     endings = []
-    killed = [ending for ending, _ in logs if ending.cause in _BY_NOBODY]
+    killed = [ending for ending, _ in logs if cause_of(ending.cause).unexplained]
     alone = len(killed) == 1 and len(kill_endings(kills)) == 1
     for ending, log in logs:
         dated = [kill for kill in left if wall_of(kill) is not None and log.told is not None]
-        possible = left if alone and ending.cause in _BY_NOBODY else dated
+        possible = left if alone and cause_of(ending.cause).unexplained else dated
         mine = [kill for kill in possible if not cause_of(kill.cause).good and may_explain(kill, log)]
         if ending.died and mine:
             kill = min(mine, key=lambda kill: abs((wall_of(kill) or 0.0) - (log.told or 0.0)))
