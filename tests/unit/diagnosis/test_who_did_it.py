@@ -79,6 +79,19 @@ def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
     assert attempt.verdict().headline.endswith("and it did")
 
 
+@pytest.mark.parametrize(("mark", "certainty"), [("", "likely"), ("stop.taken", "proven")])
+def test_a_users_request_is_proven_by_the_agents_mark_too(
+    attempt: Attempt, mark: str, certainty: str
+) -> None:
+    attempt.act("ask", by="user", before=10, why="oomproof stop")
+    attempt.run["settings"]["stop_file"] = "/home/me/stop"
+    attempt.ended(code=0)
+    (attempt.dir / "agent").mkdir()
+    if mark:
+        (attempt.dir / "agent" / mark).touch()
+    assert (attempt.verdict().cause, attempt.verdict().certainty) == ("stopped-by-user", certainty)
+
+
 def test_whoever_listens_and_did_not_take_it_up_ended_by_itself(attempt: Attempt) -> None:
     asked(attempt, 148, None)
     (attempt.dir / "agent").mkdir()
