@@ -152,7 +152,7 @@ _TABLE = (
           headline="cuDNN failed: a full card or a mismatch of versions",
           next="half the batch tells which: if it still fails, compare torch.version.cuda with the driver",
           test="the same run with half the batch"),
-    Cause("dataloader-killed", label="loader worker killed", sign_of_kill=True, lost_process=True, remedies=("fewer-workers",),
+    Cause("dataloader-killed", label="loader worker died", sign_of_kill=True, lost_process=True, remedies=("fewer-workers",),
           headline="{worker_end}{pids}",
           next="the kernel's log says by whom: dmesg | grep -i 'killed process'; num_workers=0 shows whether the data is the load",
           test="the kernel's log for the worker's pid"),

@@ -69,6 +69,15 @@ def test_a_burst_between_two_samples(lab: Lab, small_machine: Callable[[int], Cg
     assert value["run"]["peak_source"] != "samples" or sampled_peak(lab, "burst") > 700 * MIB
 
 
+def test_a_burst_of_many_processes(lab: Lab, small_machine: Callable[[int], Cgroup]) -> None:
+    """Five of 150 MiB, at once and for a moment: what the largest of them held was the peak on record."""
+    lab.prefix = [*small_machine(2000 * MIB).prefix]
+    done = lab.run("run", "--name", "pool", "--need", "1G", "--", *lab.job("many_spikes.py", 5, 150))
+    assert done.returncode == 0, done.stderr
+    row = shown(lab, "pool")["run"]
+    assert 600 * MIB < row["peak_bytes"] < 850 * MIB, row
+
+
 def test_page_cache_between_two_samples_is_no_burst(
     lab: Lab, small_machine: Callable[[int], Cgroup], tmp_path: Path
 ) -> None:

@@ -338,6 +338,16 @@ def test_detach_logs_wait(lab: Lab) -> None:
     assert lab.run("logs", "-f", "away").stdout == "deed\n"
 
 
+def test_a_quiet_detached_run_prints_its_id_alone(lab: Lab, tmp_path: Path) -> None:
+    """It printed "running in the background:" without an end, three hints, and that the same script runs already."""
+    (tmp_path / "loop.py").write_text("import sys, time\ntime.sleep(60 if len(sys.argv) < 2 else 0)\n")
+    for name in ("one", "two"):
+        done = lab.run("run", "-q", "--detach", "--name", name, "--", PYTHON, "loop.py", cwd=tmp_path)
+        assert (done.stdout.strip(), done.stderr) == (lab.folder_of(name).name, "")
+    assert "runs already" in lab.run("run", "--", PYTHON, "loop.py", "short", cwd=tmp_path).stderr
+    lab.run("stop", "--kill", "one", "two")
+
+
 def test_detached_start_failure_is_told(lab: Lab) -> None:
     assert lab.run("run", "--detach", "--", "/nonexistent/program").returncode == 127
 

@@ -12,8 +12,10 @@ from oomproof.recording import run_folders
 Announce = Callable[[str, str], None]  # run id, what it does now
 
 
-def run_in_background(work: Callable[[Announce], int]) -> int:
-    """``work`` runs in a process of its own session; it calls ``said`` once, when it can be left alone."""
+def run_in_background(work: Callable[[Announce], int], hints: bool = True) -> int:
+    """``work`` runs in a process of its own session; it calls ``said`` once, when it can be left alone.
+
+    ``hints``: also print how to follow it; a quiet run prints its id, and what went wrong."""
     read_end, write_end = os.pipe()
     first = os.fork()
     if first:
@@ -21,7 +23,7 @@ def run_in_background(work: Callable[[Announce], int]) -> int:
         os.waitpid(first, 0)
         with os.fdopen(read_end) as answer:
             text = answer.read()
-        return _show(text)
+        return _show(text, hints)
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -48,11 +50,15 @@ def run_in_background(work: Callable[[Announce], int]) -> int:
         os._exit(status)
 
 
-def _show(text: str) -> int:
+def _show(text: str, hints: bool) -> int:
     kind, _, rest = text.partition("\n")
     if kind == "ok":
         run_id, _, sentence = rest.partition("\n")
         print(run_id)
+        if not hints:
+            if sentence:
+                print(f"oomproof: {sentence}", file=sys.stderr)
+            return 0
         run = run_folders.Run(run_folders.runs_folder() / run_id)
         called = run_folders.to_type(run)
         # the output of one that was adopted is not ours

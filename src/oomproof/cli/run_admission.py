@@ -106,6 +106,8 @@ def look_for_twins(order: Order) -> None:
             "wait for it, set CUDA_VISIBLE_DEVICES to another card, or add --allow-twin",
             NOT_NOW,
         )
+    if order.verbosity < 0:
+        return
     how = "the same arguments" if closest.likeness == "arguments" else "other arguments"
     tell(f"oomproof: the same script runs already with {how}: {pids}")
 

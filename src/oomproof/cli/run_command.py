@@ -94,7 +94,7 @@ def _startup_message(
     for line in told:
         tell(f"oomproof: {line}")
     messenger = _MESSENGERS.get(os.path.basename(order.argv[0]))
-    if messenger and order.argv[1:2] != ["--version"]:
+    if messenger and order.verbosity >= 0 and order.argv[1:2] != ["--version"]:
         tell(
             f"oomproof: {order.argv[0]} only passes the work on: {messenger}. Its memory is not this run's; "
             "put oomproof inside, before the command that does the work"
@@ -185,7 +185,8 @@ def _detach(order: Order, template: Template | None, report: Path | None) -> int
 
     def work(said: Announce) -> int:
         def started(run: run_folders.Run, _: Order, sentence: str, told: list[str], __: object) -> None:
-            said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
+            state = f"running in the background: {sentence}" if order.verbosity >= 0 else sentence
+            said(run.id, "\noomproof: ".join(filter(None, [state, *told])))
 
         def waiting(run: run_folders.Run, sentence: str) -> None:
             said(run.id, f"waiting in the background: {sentence}")
@@ -193,4 +194,4 @@ def _detach(order: Order, template: Template | None, report: Path | None) -> int
         with refusal_in(report):
             return _to_its_end(order, template, started, waiting, report, None)
 
-    return run_in_background(work)
+    return run_in_background(work, hints=order.verbosity >= 0)

@@ -286,12 +286,15 @@ def _judged(run: run_folders.Run, again: bool) -> Verdict:
 
 
 def last_death() -> run_folders.Run | None:
-    """The newest run that has ended and not well; judged here where nobody has yet."""
+    """The newest run that has ended and not well, nor by `oomproof stop`; judged here where nobody has yet."""
     from oomproof.diagnosis.conclusion import conclusion_of
 
     for run in run_folders.list_runs():
         conclusion = conclusion_of(run)
-        if conclusion is not None and not conclusion.verdict.kind.good:
+        if conclusion is None:
+            continue
+        kind = conclusion.verdict.kind
+        if not kind.good and (kind.stopped_by != "person" or kind.from_outside):
             return run
     return None
 

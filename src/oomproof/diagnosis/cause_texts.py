@@ -22,6 +22,7 @@ from oomproof.leaf.allocator_memory import OLD_NAME
 from oomproof.units import MIB, format_size
 
 _KILLED = re.compile(r"(?i)kill|\b137\b|杀")
+_EXITED = re.compile(r"exited unexpectedly with exit code (?!137\b)(\d+)")
 _RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own heap limit: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own heap limit: -Xmx8g, or spark.driver.memory and spark.executor.memory"
@@ -32,6 +33,23 @@ def _heap_next(finding: Finding) -> str:
     if finding.says.startswith("node's"):
         return _NODE
     return _JAVA if "Java" in finding.says or "JVM" in finding.text else _RUNTIME
+
+
+def _by_itself(finding: Finding) -> re.Match[str] | None:
+    """A DataLoader worker that ended with a status of its own: nobody killed it."""
+    return _EXITED.search(finding.text) if CAUSES[finding.cause].slug == "dataloader-killed" else None
+
+
+def _worker_end(finding: Finding) -> str:
+    if exited := _by_itself(finding):
+        return f"a DataLoader worker ended by an error of its own, with exit code {exited[1]}"
+    if "killed by signal" in finding.text:
+        return "a DataLoader worker was killed"
+    return "a DataLoader worker died; the text does not say why"
+
+
+def test_of(finding: Finding) -> str:
+    return "the same with num_workers=0" if _by_itself(finding) else CAUSES[finding.cause].test
 
 
 def victim_text(finding: Finding) -> str:
@@ -72,9 +90,7 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "gpu_next": gpu_next(finding.gpu),
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
         "heap_next": _heap_next(finding),
-        "worker_end": "a DataLoader worker was killed"
-        if "killed by signal" in finding.text
-        else "a DataLoader worker died; the text does not say why",
+        "worker_end": _worker_end(finding),
         "fault": f" in {kernel.library}" if kernel.library else "",
         "request": f": {job.message}" if job.message else "",
         "message": _short(message),
@@ -86,6 +102,8 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
     if cause.slug == "killed-unknown" and job.heard == "told" and not _KILLED.search(finding.text):
         headline = "crashed, or was killed; this text does not say by what"
+    if _by_itself(finding):
+        advice = "to see its own error: the same command with num_workers=0"
     if (fewer := fewer_workers(finding, argv)) is not None:
         advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
     return headline, advice
@@ -175,7 +193,9 @@ def remedies(finding: Finding, argv: Sequence[str] = ()) -> tuple[Remedy, ...]:
     fewer = fewer_workers(finding, argv)
     if fewer is not None:
         general = (fewer, *(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"]))
-    elif CAUSES[finding.cause].killed_by == "kernel" and not _has_loader(finding, argv):
+    elif _by_itself(finding) or (
+        CAUSES[finding.cause].killed_by == "kernel" and not _has_loader(finding, argv)
+    ):
         general = tuple(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"])
     return (*beside(finding), *_on_the_card(finding), *general)
 

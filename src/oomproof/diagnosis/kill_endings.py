@@ -76,12 +76,16 @@ def _ending(finding: Finding) -> Ending:
 def explained(
     logs: Sequence[tuple[Ending, JobLog]], kills: Sequence[Finding]
 ) -> tuple[list[Ending], list[Finding]]:
-    """(logs' endings, with the kill or crash that ended each; those that are of none of them). Only a date ties them."""
+    """(logs' endings, with the kill or crash that ended each; those that are of none of them). A date ties them, or that
+    there is one killed job and one kill, as for `why` of the two."""
     left = list(kills)
     endings = []
+    killed = [ending for ending, _ in logs if cause_of(ending.cause).unexplained]
+    alone = len(killed) == 1 and len(kill_endings(kills)) == 1
     for ending, log in logs:
         dated = [kill for kill in left if wall_of(kill) is not None and log.told is not None]
-        mine = [kill for kill in dated if not cause_of(kill.cause).good and may_explain(kill, log)]
+        possible = left if alone and cause_of(ending.cause).unexplained else dated
+        mine = [kill for kill in possible if not cause_of(kill.cause).good and may_explain(kill, log)]
         if ending.died and mine:
             kill = min(mine, key=lambda kill: abs((wall_of(kill) or 0.0) - (log.told or 0.0)))
             left = [other for other in left if other not in mine]

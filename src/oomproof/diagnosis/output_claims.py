@@ -27,7 +27,11 @@ def output_claims(case: CaseFile) -> list[WeightedCause]:
 
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
     """A job may print the machine's log: kills and faults of other processes are not its own end."""
-    return replace(text, system=tuple(finding for finding in text.system if _may_be_ours(case, finding)))
+    text = replace(text, system=tuple(finding for finding in text.system if _may_be_ours(case, finding)))
+    if case.step is not None and case.step != text.progress.step:
+        # what is printed every tenth step lags behind the agent's record of the same loop
+        text = replace(text, progress=replace(text.progress, step=None))
+    return text
 
 
 def _may_be_ours(case: CaseFile, finding: Finding) -> bool:

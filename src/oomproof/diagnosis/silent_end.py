@@ -221,8 +221,10 @@ def _where(progress: Progress) -> str:
         whole = progress.epoch is not None and float(progress.epoch).is_integer()
         end = "the epoch's end" if whole else "the end of its count"
         facts.append(f"not at {end}: {left} steps were left")
-    elif progress.epochs is not None:
+    elif bar is not None and progress.epochs is not None:
         facts.append("at an epoch's end, where a training evaluates and saves")
+    elif bar is None:
+        facts.append("where in the epoch it was, the log does not say")
     if progress.uptime is not None:
         facts.append(f"its last bar had run {format_duration(progress.uptime)}")
     return "; ".join(facts)

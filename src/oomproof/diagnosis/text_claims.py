@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
-from oomproof.diagnosis.cause_texts import fill, remedies, victim_text
+from oomproof.diagnosis.cause_texts import fill, remedies, test_of, victim_text
 from oomproof.diagnosis.kernel_dump import machine_text, whole_job
 from oomproof.diagnosis.rule_weights import trust
 from oomproof.diagnosis.silent_end import evidence_of_silence, silent_end
@@ -54,7 +54,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         _why(best, case, joined),
         advice,
         evidence=tuple(ids.get(best.cause, ())[:_CITED]),
-        test=CAUSES[best.cause].test,
+        test=test_of(best),
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
         remedies=remedies(best, case.command),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GROWTH = 16 * MIB  # of another job: less is not worth a word
 _ACTIONS = Attempt.actions_file.name
+LAST_LINE = "output.last"  # which a report without the log leaves out
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
 
 
@@ -234,7 +235,7 @@ def _output(case: CaseFile) -> Iterator[_Item]:
         yield "output.none", OUTPUT, None, "the job printed nothing", "no word of its own about its end"
     elif not told and case.output.last_line:
         line = case.output.last_line[:200]
-        yield "output.last", OUTPUT, None, line, "the last line the job printed"
+        yield LAST_LINE, OUTPUT, None, line, "the last line the job printed"
 
 
 def _silence(case: CaseFile) -> Iterator[_Item]:

@@ -1,7 +1,7 @@
 """What a run held at most, and how that is known: one figure for every reader.
 
 The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache (as far as the
-largest process bears it out), of that process's high-water mark less the files it had mapped (where there is no cgroup), and
+largest process bears it out, or the little that the job read and wrote), of that process's high-water mark less the files it had mapped (where there is no cgroup), and
 of what the kernel said of its victims, where they surely were the job's. In doubt it is the smaller figure: page cache is
 nothing that a job holds."""
 
@@ -64,9 +64,13 @@ def run_peak(attempt: Attempt, figures: Figures, victims: Iterable[int]) -> tupl
         at_exit = (counters.get("memcg_active_file") or 0) + (counters.get("memcg_inactive_file") or 0)
         cache = max(figures.cache or 0, at_exit)
         held = charged - cache - (figures.kernel or 0)
-        # cache that was gone again before any row stands in that peak too: a process must have been larger than its rows say
+        # cache that was gone again before any row stands in that peak too: a process must have been larger than its rows say,
+        # or the files that the job read and wrote, all together, must be too small for it
         known_of_one = (figures.process_anon or 0) + (figures.mapped or 0) + (figures.peaks.shmem or 0)
-        held = held - cache if resident is None else min(held, sampled + resident - known_of_one)
+        borne_out = held - cache if resident is None else min(held, sampled + resident - known_of_one)
+        if (file_io := whole(counters.get("file_io"))) is not None:
+            borne_out = max(borne_out, held - file_io)
+        held = borne_out
         if held > sampled + charge_doubt(charged, cache):
             known.append((held, "cgroup"))
     elif resident is not None:

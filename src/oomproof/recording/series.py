@@ -119,6 +119,8 @@ _TOLD = {
     "sigterm": "got SIGTERM",
     "stacks": "where it stood",
     "agent:tell": "told by the job",
+    "agent:trace": "trace of allocations",
+    "agent:trim": "unused heap",
 }
 
 

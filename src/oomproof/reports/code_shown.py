@@ -102,6 +102,24 @@ def stack_of(
     return Stack(title, tuple(shown))
 
 
+def stack_of_text(lines: Sequence[str], source: bool = True) -> Stack | None:
+    """Of a log from anywhere, already masked: the frames as they stand there, with the line of code printed below each.
+    No file is opened: a path of another machine is another file here."""
+    begin = _last_header(lines)
+    if begin is None:
+        return None
+    shown: list[ShownFrame] = []
+    for at in range(begin, len(lines)):
+        if (match := _TRACED.match(lines[at])) is None:
+            continue
+        frame = Frame(match[1], int(match[2]), match[3])
+        below = lines[at + 1] if at + 1 < len(lines) else ""
+        printed = source and below.startswith("    ") and not _TRACED.match(below)
+        own = not stack_dumps.is_library(frame.file)
+        shown.append(ShownFrame(frame, own, ((int(match[2]), below.strip()),) if printed and own else ()))
+    return Stack("The last traceback in it", tuple(reversed(shown))[:_FRAMES]) if shown else None
+
+
 def _found(attempt: Attempt, oom: GpuOom | None, log: Sequence[str]) -> tuple[str, tuple[Frame, ...]] | None:
     if crashed := [crash for crash in crashes(attempt.agent_folder) if crash.frames]:
         crash = crashed[-1]
@@ -123,13 +141,17 @@ def _told(line: str) -> Frame | None:
 
 def _traceback(log: Sequence[str]) -> tuple[Frame, ...]:
     """The frames of the last one that the log's end still has whole or in part, innermost first."""
-    begin = max((number for number, line in enumerate(log) if _HEADER in line), default=-1)
-    if begin < 0:
+    begin = _last_header(log)
+    if begin is None:
         return ()
     frames = [
         Frame(match[1], int(match[2]), match[3]) for line in log[begin:] if (match := _TRACED.match(line))
     ]
     return tuple(reversed(frames))
+
+
+def _last_header(log: Sequence[str]) -> int | None:
+    return max((number for number, line in enumerate(log) if _HEADER in line), default=None)
 
 
 def _source(frame: Frame, folder: str, ended: float | None) -> tuple[tuple[tuple[int, str], ...], bool]:

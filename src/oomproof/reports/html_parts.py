@@ -17,7 +17,7 @@ _WHOLE = re.compile(
     r"\S{1,14}|[-+.,/:\d]+ [\d:]+|[\d.]+ \w{1,4}"
 )  # a word, a clock, a size: not broken in a table
 _SIZE = re.compile(r"[\d.]+ (?:[KMGT]iB|s|min|h|d)\b")
-_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_FLAG = re.compile(r"(?<![\w-])(?:--?[A-Za-z][\w-]*|[\d.]+e-\d+)")  # also 1e-4
 
 
 def document(title: str, body: str) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from oomproof.diagnosis.advice import run_line
 from oomproof.diagnosis.verdict import Verdict, from_json
-from oomproof.evidence.case_evidence import growth_text
+from oomproof.evidence.case_evidence import LAST_LINE, growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.evidence.json_files import strings
 from oomproof.leaf.attempt_names import LISTENS
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import told_kind, told_text
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.code_shown import Stack
@@ -100,9 +100,12 @@ def tell(
     """Everything gathered, everything masked. ``outage``: the story of a machine that went down. ``sources``: the files that a verdict without a run was read from. ``source``
     and ``log``: whether to quote the user's code and the end of what it printed."""
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
+    if not log:
+        clean = replace(clean, evidence=tuple(item for item in clean.evidence if item.id != LAST_LINE))
     if run is None:
-        last = code_shown.log_of_text(sources[0], redactor) if log and len(sources) == 1 else ()
-        return Story(clean, environment=tuple(environment_of(None)), log=last)
+        last = code_shown.log_of_text(sources[0], redactor) if len(sources) == 1 else ()
+        stack = None if clean.kind.good or clean.kind.unexplained else code_shown.stack_of_text(last, source)
+        return Story(clean, environment=tuple(environment_of(None)), stack=stack, log=last if log else ())
     attempt = run.attempt_of(verdict.attempt)
     earlier = earlier_runs(run, verdict.cause)
     rows = [
@@ -170,6 +173,8 @@ def chronology(story: Story) -> list[Moment]:
     return sorted(moments, key=lambda moment: (moment.wall is None, moment.wall or 0.0))
 
 
+_COMMANDS = ("journalctl ", "last -x ")  # tests of a cause that are a line to type
+
 # by (about memory, about a card's)
 _UNDER_WATCH = {
     (True, False): "Run it under watch: recorded, warned about and asked to save before memory is full.",
@@ -187,6 +192,8 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     kept = _flags_next_time(story)
     if verdict.kind.good:
         return advice
+    if run is None and verdict.causes and verdict.causes[0].test.startswith(_COMMANDS):
+        advice.append(("First see what the machine tells of that time.", verdict.causes[0].test))
     if run is None:
         advice.append((_UNDER_WATCH[verdict.kind.memory, verdict.kind.gpu], f"oomproof run -- {command}"))
     peak = story.peak

@@ -103,6 +103,7 @@ class Keeper:
         self.drained = False  # the front has read all of the output
         self.record: dict[str, object] | None = None  # what exit.json says
         self.largest_rss = 0  # of any process of the job that was waited for
+        self.file_io = 0  # bytes that all of them read from disk and wrote to files
         self.folder_gone = False
         self.next_look = 0.0
         self.recorded_errors: set[str] = set()
@@ -386,6 +387,7 @@ class Keeper:
         """The high-water mark of the largest process it waited for or its children did: exact to the moment of its death."""
         unit = 1 if sys.platform == "darwin" else 1024
         self.largest_rss = max(self.largest_rss, usage.ru_maxrss * unit)
+        self.file_io += (usage.ru_inblock + usage.ru_oublock) * 512
 
     def note_end(self, status: int | None) -> None:
         self.ended, self.status, self.died = True, status, (boottime(), time.time())
@@ -566,7 +568,11 @@ class Keeper:
             "signal": os.WTERMSIG(status) if status is not None and killed else None,
             "core": status is not None and os.WCOREDUMP(status),
             "leftovers": self.leftovers[:20],
-            "counters": {**read_counters(self.spec["counters"]), "largest_rss": self.largest_rss or None},
+            "counters": {
+                **read_counters(self.spec["counters"]),
+                "largest_rss": self.largest_rss or None,
+                "file_io": self.file_io if self.largest_rss else None,
+            },
             "shm": shm,
         }
         self.record = record

@@ -131,3 +131,20 @@ def test_nine_unknown_processes_are_no_loader(tmp_path: Path) -> None:
     told = answer["verdict"]["next"] + " ".join(remedy["title"] for remedy in answer["remedies"])
     assert "num_workers" not in told
     assert "fewer processes at once (9 → 8)" in answer["verdict"]["next"]
+
+
+def test_all_says_what_why_says_of_one_killed_job_and_one_kill(tmp_path: Path) -> None:
+    """Neither has a date: the kernel's report was "of other programs", and the log "killed, not known by whom"."""
+    (tmp_path / "train.log").write_text(LOG)
+    (tmp_path / "kern.log").write_text(dmesg(DUMP, 1234.5))
+    words = [sys.executable, "-m", "oomproof", "why", "--all", "--json", "train.log", "kern.log"]
+    patterns = json.loads(subprocess.run(words, cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert patterns["others"] == []
+    (death,) = patterns["deaths"]
+    assert (death["label"], death["cause"]) == ("train.log", "oom-kill-global")
+    # of two killed jobs nobody knows which it was
+    (tmp_path / "second.log").write_text(LOG)
+    patterns = json.loads(
+        subprocess.run([*words, "second.log"], cwd=tmp_path, capture_output=True, check=True).stdout
+    )
+    assert [death["cause"] for death in patterns["deaths"]] == ["killed-unknown"] * 2

@@ -100,6 +100,37 @@ def test_at_an_epochs_end_it_says_so(tmp_path: Path) -> None:
     assert "at an epoch's end, where a training evaluates and saves" in verdict["why"]
 
 
+@pytest.mark.parametrize("between", ["\r", "\n"])
+def test_the_epoch_may_stand_on_a_line_of_its_own(tmp_path: Path, between: str) -> None:
+    """Hundreds of bars below `Epoch 2/30`, none of which repeats it."""
+    bars = between.join(bar(n, epoch="").removeprefix(":") for n in range(1, 473))
+    path = tmp_path / "train.log"
+    path.write_text(f"Using device: cpu\nEpoch 1/30\n{bar(1122, epoch='')}\nEpoch 2/30\n{bars}")
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    verdict = judge_texts(read_texts([str(path)]))
+    assert verdict.headline == "died without a word at step 472 of 1122 in epoch 2 of 30"
+    assert "not at the epoch's end: 650 steps were left" in verdict.why
+
+
+def test_wherever_the_last_bar_is_cut(tmp_path: Path) -> None:
+    """`473/112` of 1122 was told as step 473 of 112, "at an epoch's end"."""
+    whole, last = "\r".join(bar(n) for n in range(1, 473)), bar(473)
+    path = tmp_path / "train.log"
+    for end in range(len(last)):
+        path.write_text(f"{whole}\r{last[:end]}")
+        verdict = judge_texts(read_texts([str(path)]))
+        assert verdict.cause == "silent-end" and verdict.step in (472, 473), last[:end]
+        assert "of 1122 in epoch 1 of 30" in verdict.headline, (last[:end], verdict.headline)
+        assert "not at the epoch's end" in verdict.why and "had run 59 s" in verdict.why, last[:end]
+
+
+def test_a_first_bar_that_is_cut_tells_no_place_in_the_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(bar(472)[:30])
+    verdict = judge_texts(read_texts([str(path)]))
+    assert verdict.cause == "silent-end" and "at an epoch's end" not in verdict.why, verdict.why
+
+
 @pytest.mark.parametrize(
     "end",
     [

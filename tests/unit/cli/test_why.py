@@ -11,13 +11,18 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers_report import make_run
 
+from oomproof.causes import cause_of
+from oomproof.cli.why import last_death
+from oomproof.diagnosis import conclusion
 from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.text_case import read_texts
+from oomproof.recording import run_folders
 
 KERNEL = (
     "[ 4812.101] python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0\n"
@@ -246,6 +251,28 @@ def test_which_run_is_explained_is_said_where_nobody_named_it(home: dict[str, st
     assert both.returncode == 2 and "oomproof why --all leak loader" in both.stderr
     assert run("--all", "leak", "loader", env=home, cwd=tmp_path).returncode == 0
     assert "no such file" in run("a.log", "b.log", env=home, cwd=tmp_path).stderr
+
+
+def test_what_its_user_stopped_is_not_the_last_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`oomproof why` after `oomproof stop` of another run told of the stop, and `runs --failed` of the death."""
+    causes = {
+        "stopped": "stopped-by-user",
+        "good": "finished",
+        "hung-up": "interrupted",
+        "dead": "oom-kill-memcg",
+    }
+    runs = [SimpleNamespace(id=name) for name in causes]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    monkeypatch.setattr(
+        conclusion,
+        "conclusion_of",
+        lambda run: SimpleNamespace(verdict=SimpleNamespace(kind=cause_of(causes[run.id]))),
+    )
+    for expected in ("hung-up", "dead"):
+        found = last_death()
+        assert found is not None and found.id == expected
+        del runs[: runs.index(found) + 1]
+    assert last_death() is None
 
 
 @pytest.mark.parametrize(("given", "told"), [(CUDA.encode(), True), (b"", False), (None, False)])

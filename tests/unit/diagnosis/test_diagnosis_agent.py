@@ -46,6 +46,17 @@ def test_the_record_is_exact_where_the_recording_is_a_second_old(attempt: Attemp
     )
 
 
+def test_the_output_that_lags_behind_it_tells_no_other_step(attempt: Attempt) -> None:
+    """Step 173 of a bar that is drawn now and then, beside the agent's 187, both "the last"."""
+    attempt.output = b"step 173 of 188 loss 0.3\nTraceback (most recent call last):\nKeyError: 'x'\n"
+    attempt.ended(code=1)
+    text = f"1 {END - 0.25:.3f} 187 -1 train".ljust(159) + "\n" + "/home/me/train.py:57 in main".ljust(239)
+    (attempt.dir / "agent" / f"{LEADER}-now.txt").write_text(text + "\n")
+    verdict = attempt.verdict()
+    assert verdict.cause == "other-error" and verdict.step == 187
+    assert "173" not in verdict.why, verdict.why
+
+
 def test_without_an_agent_the_recording_tells(attempt: Attempt) -> None:
     verdict = attempt.verdict()
     assert (verdict.phase, verdict.step) == ("train", 117)

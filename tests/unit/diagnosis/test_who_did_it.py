@@ -12,8 +12,9 @@ from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 import pytest
 from helpers_case import END, GIB, MACHINE_KILL, Attempt, kernel
 
-from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.judge import judge, judge_texts
 from oomproof.evidence.agent_files import AgentMessage
+from oomproof.evidence.texts.text_case import read_texts
 from oomproof.records import replace
 
 
@@ -76,6 +77,19 @@ def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
     (attempt.dir / "agent").mkdir()
     (attempt.dir / "agent/stop.taken").touch()
     assert attempt.verdict().headline.endswith("and it did")
+
+
+@pytest.mark.parametrize(("mark", "certainty"), [("", "likely"), ("stop.taken", "proven")])
+def test_a_users_request_is_proven_by_the_agents_mark_too(
+    attempt: Attempt, mark: str, certainty: str
+) -> None:
+    attempt.act("ask", by="user", before=10, why="oomproof stop")
+    attempt.run["settings"]["stop_file"] = "/home/me/stop"
+    attempt.ended(code=0)
+    (attempt.dir / "agent").mkdir()
+    if mark:
+        (attempt.dir / "agent" / mark).touch()
+    assert (attempt.verdict().cause, attempt.verdict().certainty) == ("stopped-by-user", certainty)
 
 
 def test_whoever_listens_and_did_not_take_it_up_ended_by_itself(attempt: Attempt) -> None:
@@ -276,6 +290,18 @@ def test_a_worker_that_exited_by_its_own_error_was_not_killed(attempt: Attempt) 
     assert verdict.cause == "other-error" and "ended by an error of its own" in verdict.headline
     assert "killed" not in verdict.headline and "dmesg" not in verdict.next
     assert not any("worker" in remedy.title for remedy in verdict.remedies)
+
+
+def test_a_log_that_tells_of_its_exit_code_says_so_too(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    sentence = (
+        b"RuntimeError: DataLoader worker (pid 4100) exited unexpectedly with exit code 3. Details are lost\n"
+    )
+    log.write_bytes(b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\n' + sentence)
+    verdict = judge_texts(read_texts([str(log)]))
+    assert "ended by an error of its own, with exit code 3" in verdict.headline
+    assert "killed" not in verdict.headline and "dmesg" not in verdict.next
+    assert "kernel" not in verdict.causes[0].test and not verdict.remedies
 
 
 def test_counters_that_rule_the_kernel_out_send_nobody_to_its_log(attempt: Attempt) -> None:

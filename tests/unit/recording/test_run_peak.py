@@ -79,6 +79,24 @@ def peak(
         ({"sampled": 588, "memcg_peak": 593, "cache": 0}, (588, "samples")),  # the kernel counts in batches
         # a job at its limit by page cache: what the cache was at the peak, nobody knows to a tenth
         ({"sampled": 30, "memcg_peak": 500, "cache": 440}, (30, "samples")),
+        # five processes of 150 each, at once, between two samples: hardly anything was read or written
+        ({"sampled": 3, "memcg_peak": 765, "largest_rss": 159, "file_io": 1}, (764, "cgroup")),
+        # the same, and a dataset of 2000 that was read and dropped
+        (
+            {"sampled": 3, "memcg_peak": 2765, "largest_rss": 159, "file_io": 2000},
+            (765, "cgroup"),
+        ),
+        (
+            {
+                "sampled": 500,
+                "memcg_peak": 2500,
+                "cache": 10,
+                "process_anon": 495,
+                "largest_rss": 505,
+                "file_io": 2100,
+            },
+            (500, "samples"),
+        ),
         ({"sampled": 7, "largest_rss": 908, "mapped": 8}, (900, "process")),
         ({"sampled": 7, "largest_rss": 30}, (7, "samples")),  # no more than a copy of the keeper
         (

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from helpers_report import END, GIB, MIB, WALL, make_run, verdict
 
-from oomproof.diagnosis.verdict import Culprit, Gpu, Verdict
+from oomproof.diagnosis.verdict import Culprit, Gpu, RankedCause, Verdict
 from oomproof.evidence.case_file import Evidence, Growth
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html, text_document
+from oomproof.reports.html_parts import prose
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import sentence, tell
 
@@ -170,6 +171,42 @@ def test_the_last_traceback_is_the_stack(state: Path) -> None:
     assert f"{source}:2" in text and '<span class="line here"><i>2</i>' in text
 
 
+def test_the_traceback_of_a_text_is_its_stack_and_no_file_is_opened(state: Path) -> None:
+    source, path = state / "net.py", state / "train.log"
+    source.write_text("secret = 1\nother = 2\n")
+    path.write_text(
+        "step 1\nTraceback (most recent call last):\n"
+        f'  File "{source}", line 2, in forward\n    loss.backward(token="{SECRET}")\n    ^^^^^\n'
+        '  File "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py", line 581, in backward\n'
+        "    torch.autograd.backward(\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    text = page(verdict(), None, sources=[str(path)])
+    assert "The last traceback in it; innermost first." in text and SECRET not in text
+    assert '<span class="line here"><i>2</i>loss.backward(' in text and "other = 2" not in text
+    stack = text.partition("The last traceback in it")[2].partition("</section>")[0]
+    assert stack.index("_tensor.py:581") < stack.index("net.py:2")
+    assert "torch.autograd.backward(" not in stack, "a library's code is not shown"
+    without = page(verdict(), None, sources=[str(path)], source=False, log=False)
+    assert "net.py:2" in without and "loss.backward(" not in without
+
+
+def test_without_the_log_no_fact_quotes_it(state: Path) -> None:
+    run = make_run(state, seconds=60)
+    last = Evidence("output.last", "output.log", None, "step 117 loss 2.31", "the last line the job printed")
+    assert "loss 2.31" in page(replace(verdict(run.id), evidence=(last,)), run)
+    assert "loss 2.31" not in page(replace(verdict(run.id), evidence=(last,)), run, log=False)
+
+
+def test_what_to_look_at_first_can_be_copied() -> None:
+    look = "journalctl -k --since '2026-01-02 03:04:05' | grep -i 'killed process'"
+    silent = replace(verdict(), cause="silent-end", causes=(RankedCause("oom-kill-global", 0.6, (), look),))
+    shown = page(silent, None).partition("What to do")[2].partition("</section>")[0]
+    assert shown.index("journalctl") < shown.index("oomproof run") and shown.count("Copy</button>") >= 2
+    words = replace(silent, causes=(RankedCause("interrupted", 0.6, (), "was its terminal closed"),))
+    assert "journalctl" not in page(words, None) and "First see" not in page(words, None)
+
+
 def test_the_log_is_folded_short_and_without_secrets(state: Path) -> None:
     run = make_run(state, seconds=60)
     bar = "\r".join(f"{done}%" for done in range(100))
@@ -319,6 +356,7 @@ def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
     shown = text_document.html_page(
         "2 deaths: segmentation fault\n\nDATE  RUN\nnow   a --b\n\nnext     oomproof why --all a-b"
     )
+    assert prose("x --lr 1e-4") == 'x <span class="whole">--lr</span> <span class="whole">1e-4</span>'
     assert "<section class=long></section>" not in shown
     assert '<dd>oomproof why <span class="whole">--all</span> a-b</dd>' in shown
     assert "<td>a --b</td>" in shown, "only in sentences"

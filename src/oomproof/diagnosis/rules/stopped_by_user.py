@@ -24,8 +24,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     stop = user_stop(case)
     if stop is not None:
         why = f"you ran {stop.why or 'oomproof stop'}; it {death.phrase}"
-        # one that handles SIGTERM may have been at its end anyhow
-        sure: Certainty = "likely" if stop.action == "term" and death.code == 0 else "proven"
+        # one that handles SIGTERM, or that nobody saw listen, may have been at its end anyhow
+        unseen = stop.action == "term" or (stop.action == "ask" and case.stop_answer != "heard")
+        sure: Certainty = "likely" if unseen and death.code == 0 else "proven"
         return [_claim(case, _OOMPROOF_STOP, sure, "stopped by you", why)]
     if (
         guard_stop(case) is None

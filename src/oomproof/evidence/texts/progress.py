@@ -120,6 +120,21 @@ def _sign(text: str, step: int | None, total: int | None, epoch: float | None) -
     )
 
 
+def _is_torn(sign: Progress, before: Progress) -> bool:
+    """The head of the bar before, cut by the text's end: "Epoch 1/3" of 30."""
+    return sign.step is None and "%|" in before.text and before.text.startswith(sign.text)
+
+
+def _whole_again(sign: Progress, before: Progress) -> Progress:
+    """A bar that the text's end cut behind its step ("473/112" of 1122) has the total and the clock of the one before."""
+    if "%|" not in sign.text or sign.uptime is not None or before.bar is None or sign.total is None:
+        return sign
+    total = sign.total
+    if sign.text.endswith(f"/{total}") and str(before.bar[1]).startswith(str(total)):
+        total = before.bar[1]
+    return replace(sign, total=total, uptime=before.uptime) if total == before.bar[1] else sign
+
+
 class ProgressTracker:
     """Follows the signs; counts those that show that the run went on, so that an error before them was survived."""
 
@@ -158,12 +173,13 @@ class ProgressTracker:
 
     def look(self, number: int, text: str, tag: str = "") -> None:
         sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
-        if sign is None:
+        if sign is None or _is_torn(sign, self.last):
             return
         if self._fresh:
             first = sign.step if sign.step is not None else sign.epoch or 0.0
             self._fresh, self.anew = False, self.seen == 0 or first <= 1
         self.seen += 1
+        sign = _whole_again(sign, self.last)
         finished = sign.step is not None and sign.step == sign.total
         phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)
         self.trained = self.trained or phase == "train"

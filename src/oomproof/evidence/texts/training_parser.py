@@ -200,17 +200,29 @@ class TrainingParser:
 
     def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""
-        signs: list[tuple[int, str]] = []
+        last: list[tuple[int, str]] = []
         for count, (number, line) in enumerate(reversed(block)):
-            if len(signs) == 3 or (count == 16 and not signs and not _marked(text)):
+            if len(last) == 3 or (count == 16 and not last and not _marked(text)):
                 break
             if _marked(line):
                 tail = line if len(line) < 2000 else line[-2000:]
                 part = tail.rpartition("\r")[2]
-                signs.append((number, part if _marked(part) else tail))
-        for number, line in reversed(signs):
+                last.append((number, part if _marked(part) else tail))
+        if "poch" in text and not any("poch" in line for _, line in last):
+            last += self._epoch_above(block)
+        for number, line in reversed(last):
             cleaned = clean(line)
             self._tail.signs.look(number, cleaned.text, cleaned.tag)
+
+    @staticmethod
+    def _epoch_above(block: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """The newest line that tells the epoch, which bars below it do not repeat."""
+        for number, line in reversed(block):
+            if "poch" in line and len(line) < 2000:
+                sign = signs.read_sign(clean(line).text)
+                if sign is not None and sign.epoch is not None:
+                    return [(number, line)]
+        return []
 
     # -- lines ----------------------------------------------------------------------------------------
 
