@@ -189,3 +189,36 @@ def test_a_text_that_stops_inside_a_step_s_block_of_lines_is_cut_off() -> None:
 def test_a_line_for_each_step_is_no_block() -> None:
     assert not last("".join(f"After {n} training step(s), loss is 1.38\n" for n in range(90))).unfinished
     assert not last("".join(f"\nTime Step {n}\n" for n in range(90))).unfinished
+
+
+def test_a_loop_that_says_that_it_finished_is_finished() -> None:
+    loop = "".join(f"Iter {n}/8000 Loss: 0.3{n}\n" for n in range(1, 7000, 700))
+    assert last(loop).unfinished is True
+    for end in (
+        "Finished after 8000 iterations.",
+        "INFO - run.py - 2023-07-15 13:49:17,758 - Finished after 8000 iterations.",
+    ):
+        assert not last(loop + end + "\nSaving final checkpoint.\n").unfinished
+
+
+def test_signs_without_a_total_between_those_of_a_bar_do_not_break_its_pace() -> None:
+    lines = [f"Snapshot at step {n}\nIter {n + 1}/8000 Loss: 0.3\n" for n in range(0, 8000, 500)]
+    assert last("".join(lines)).unfinished is False, "after 7501 of 8000, told every 500, nothing is to come"
+    assert last("".join(lines[:-1])).unfinished is True
+
+
+def test_the_last_step_of_a_bar_may_be_told_in_words() -> None:
+    bar = "".join(f"{n}%|###| {n * 30}/3000 [00:{n // 2:02}<00:01, 1.0it/s]\n" for n in range(20, 99, 11))
+    assert last(bar).unfinished is True
+    assert not last(bar + "[step=3000] episode=3000 reward=1.5\n").unfinished
+    assert last(bar + "[step=2970] episode=2970 reward=1.5\n").unfinished
+
+
+def test_a_counter_in_brackets_is_no_prefix() -> None:
+    sign = last("INFO:root:[epoch 3/15] average loss: 0.31\n")
+    assert (sign.epoch, sign.epochs, sign.unfinished) == (3.0, 15, True)
+
+
+def test_dashes_before_a_heading_are_no_arrow() -> None:
+    assert last("-- Epoch 9 / 50\n").unfinished is True
+    assert last("--> 9 for epoch in range(epoch, 50):  # Epoch 9 / 50\n").epoch is None

@@ -399,3 +399,49 @@ def test_last_words_of_shells_and_of_programs_that_say_little(cause, last) -> No
     assert cause(f"Lines: 12\n{last}\n") == "other-error"
     assert cause(f"{last}\nLines: 12\n") == "not-a-crash", "the script went on"
     assert cause(f"Epoch 2/2, step 10/10, loss = 0.1\n{last}\n") == "not-a-crash", "what it was for is done"
+
+
+def test_a_log_that_goes_on_for_long_did_not_die_of_what_one_part_raised(cause) -> None:
+    died = FAILS.format("ZeroDivisionError: division by zero")
+    answers = "".join(f"Answered request {n} of a user in {n}.3 s, {n * 7} tokens\n" for n in range(400))
+    assert len(answers) > 15_000
+    assert cause(answers + died) == "other-error"
+    assert cause(died + answers) == "not-a-crash"
+    assert cause(died + answers[:4000]) == "other-error", "what was still in a buffer"
+    indented = "".join("  " + line + "\n" for line in answers.splitlines())
+    assert cause(died + indented) == "other-error", "a stack, a table"
+
+
+def test_words_at_the_end_are_heard_although_an_older_failure_was_left_behind(cause) -> None:
+    died = FAILS.format("ZeroDivisionError: division by zero")
+    answers = "".join(f"Answered request {n} of a user in {n}.3 s, {n * 7} tokens\n" for n in range(400))
+    assert cause(died + answers + "sh: /home/me/next.sh: No such file or directory\n") == "other-error"
+
+
+def test_a_death_for_memory_is_never_left_behind(cause) -> None:
+    died = FAILS.format("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    answers = "".join(f"Answered request {n} of a user in {n}.3 s, {n * 7} tokens\n" for n in range(400))
+    assert cause(died + answers) == "cuda-oom"
+
+
+def test_the_last_job_of_several_counts_although_all_end_alike() -> None:
+    job = (
+        "[2024-05-01 10:00:00,123] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] exits with return code = 1\n"
+        + "".join(f"#BSUB -{letter} value {letter}\n" for letter in "abcdefghijklmnopqrstuvwxyz" * 3)
+        + "Exited with exit code 1.\n"
+    )
+    assert dies_of(job).cause == "other-error", "the report below it is not 78 lines of something else"
+    assert dies_of(4 * job).cause == "other-error"
+
+
+def test_a_script_with_wrong_arguments_says_nothing_of_the_next_one(cause) -> None:
+    usage = "usage: train.py [-h]\ntrain.py: error: argument --workers: expected one argument\n"
+    other = 'Traceback (most recent call last):\n  File "caption.py", line 3, in <module>\n    x()\nKeyboardInterrupt\n'
+    assert cause(usage + other) == "interrupted"
+    assert cause(usage + other.replace("caption.py", "train.py")) == "other-error", "another rank of the same"
+
+
+def test_a_complaint_of_each_item_is_not_the_end(cause) -> None:
+    items = "".join(f"Error: Index out of range in bond information, CIDS: {n}\n" for n in range(20, 40))
+    assert cause(items) == "not-a-crash"
+    assert cause("Reading\nError: Index out of range in bond information, CIDS: 20\n") == "other-error"

@@ -27,6 +27,8 @@ _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 _RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
 
 
+_USAGE = re.compile(r"^(?:\S{0,200}/)?(?P<script>[\w.-]{1,100}\.py): error: ")
+_MUCH = 12 << 10  # characters: one and a half of the buffers that a process may leave behind
 _IN_LOADER = "in DataLoader worker process"  # whose loop it was that asked for a batch, a person tells
 
 
@@ -39,6 +41,8 @@ class FailureChains:
         self._chains: list[list[Finding]] = [[]]
         self.ordinary = 0  # lines that tell of no failure
         self.ordinary_then = 0  # where the last exception stood
+        self._written = 0  # characters of such lines since the last failure
+        self._restarted_at = 0  # ``ordinary`` where another run began
         self._advances = 0
         self._finishes = 0
         self._handled = False
@@ -64,6 +68,11 @@ class FailureChains:
     def findings(self) -> list[Finding]:
         return [finding for chain in self._chains for finding in chain]
 
+    def went_by(self, lines: int, characters: int) -> None:
+        """Lines that tell of no failure."""
+        self.ordinary += lines
+        self._written += characters
+
     def notice(self, line: str) -> None:
         """What a launcher tells before it says how a process ended."""
         if (ends := _SUBPROCESS.search(line)) and len(self._subprocesses) < 64:
@@ -76,13 +85,24 @@ class FailureChains:
     def add(self, number: int, text: str, hit: Hit, tag: str = "", raised: Raised | None = None) -> None:
         key = (hit.cause, hit.says)
         if raised is None and key == self._last_hit:
-            self._repeats += 1  # a thousand threads' assertions are one finding
-            if self._repeats > 3:
-                return
+            self._repeats += (
+                1  # a thousand threads' assertions are a few findings, of which the last tells where they end
+            )
         else:
             self._last_hit, self._repeats = key, 0
-        if raised is None:
+        again = self._repeats > 3 and raised is None
+        if again and self.last and (self.last[-1].cause, self.last[-1].says) == key:
+            self.last.pop()
+        elif again:
+            return
+        elif raised is None:
             self.mark(tag)
+        elif self._of_another_script(hit, raised):
+            self.run_began(number)
+            self.close(last=False)
+            self._restarted = False
+        if hit.kind != "talk":
+            self._written = 0
         heard = "summary" if hit.kind == "summary" else "line"
         if raised is not None:
             heard = "exception" if raised.loose else "traceback"
@@ -111,6 +131,14 @@ class FailureChains:
         self.last.append(
             Finding(hit.cause, self._source, number, text[:600], hit.says, hit.strength, gpu=hit.gpu, pids=pids, job=facts)
         )  # fmt: skip
+
+    def _of_another_script(self, hit: Hit, raised: Raised) -> bool:
+        """A script whose arguments are wrong ends at once: what another one raises below is not of its death."""
+        refused = {usage["script"] for finding in self.last if (usage := _USAGE.match(finding.text))}
+        if not refused or hit.kind != "failure" or not raised.frames:
+            return False
+        only = all(_USAGE.match(finding.text) for finding in self.last)
+        return only and raised.frames[0][0].rpartition("/")[2] not in refused
 
     def _phase(self, hit: Hit, raised: Raised | None) -> str:
         phase = phase_frames.of_frames(raised.frames) if raised else "unknown"
@@ -183,7 +211,20 @@ class FailureChains:
 
     def run_began(self, number: int) -> None:
         """The log continues with another run. Without a failure of its own it does not take back what is told above."""
-        self._restarted, self.began = True, number
+        self._restarted, self.began, self._restarted_at = True, number, self.ordinary
+        self._last_hit, self._repeats = None, 0
+
+    def overtaken(self) -> None:
+        """Whether the log went on for so long below its last failure that another run or another part of the program did.
+        A buffer that is emptied late holds less, and what a launcher says of a death is shorter."""
+        told = [finding for finding in self.last if finding.job.kind != "talk"]
+        if not told or not all(_survivable(finding) for finding in told):
+            return
+        began_anew = self._restarted and self.ordinary - self._restarted_at > _WEAK_LINES
+        if began_anew or self._written > _MUCH:
+            self.began = max(self.began, told[-1].line)
+            self._restarted = True
+            self.close(last=False)
 
     def only_examples(self) -> None:
         """The text explains how things die: what it names and shows did not happen here."""
@@ -198,7 +239,8 @@ class FailureChains:
         if went_on and last and self._gone(chain) and not self._survived(chain):
             went_on = False  # what was still in a buffer, another stream, a run that began below
         chosen = None if went_on else first_failure(chain, self._tail.title)
-        if chosen is not None and last and self._faded(chain[chosen]):
+        told = [finding for finding in chain if finding.job.kind != "talk"]
+        if chosen is not None and last and self._faded(chain[chosen], told[-1]):
             chosen = None
         self._chains[-1] = [self._with_role(chain, index, chosen) for index in range(len(chain))]
         if not last:
@@ -222,11 +264,11 @@ class FailureChains:
             return True
         return self.ordinary - chain[-1].job.ordinary > _BUFFER_LINES and not signs.anew
 
-    def _faded(self, finding: Finding) -> bool:
-        """A weak sign far above the end of a log that went on without another word."""
+    def _faded(self, finding: Finding, latest: Finding) -> bool:
+        """A weak sign far above the end of a log that went on without another word; ``latest`` is the last of its chain."""
         lines = _SCRIPT_LINES if finding.job.goes_on else _WEAK_LINES
         weak = finding.strength < 0.45 or finding.job.heard == "quoted"
-        return weak and self.ordinary - finding.job.ordinary > lines
+        return weak and self.ordinary - latest.job.ordinary > lines
 
     def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
         finding = chain[index]
@@ -261,6 +303,15 @@ class FailureChains:
         if phase in ("unknown", "load") and finding.cause == "nan" and finding.job.heard in ("told", "loss"):
             phase = "train"  # a loss that is no number
         return phase
+
+
+def _survivable(finding: Finding) -> bool:
+    """A failure of one part, after which another part or another run may go on: no death of a process from outside."""
+    cause = cause_of(finding.cause)
+    fatal = (
+        cause.memory or cause.by_signal or cause.kill or cause.gpu or cause.from_outside or cause.lost_process
+    )
+    return not fatal and finding.job.signal is None
 
 
 def _cut(finding: Finding) -> bool:

@@ -36,7 +36,7 @@ _STAMP = re.compile(
 _LOGGED = re.compile(
     r"(?:\[?(?:[\w.]{1,60} ?[-|] )?"
     + _LEVEL.format("a")
-    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:(?!:))?(?:\[(?!rank\d|\d{1,5}\]:)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
+    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:(?!:))?(?:\[(?!rank\d|\d{1,5}\]:|[^\]\n]{0,40}\d ?/ ?\d)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
 # "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "

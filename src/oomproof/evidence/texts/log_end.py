@@ -36,6 +36,8 @@ _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _RAISES = re.compile(
     r"^raise (?:\w+\.){0,6}(?P<type>[A-Z]\w{2,60}(?:Error|Exception))\((?:[fr]?['\"](?P<message>[^'\"\n]{8,160}))?"
 )
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_MANY = 5  # complaints that differ in their numbers alone
 _CUT = JobFacts(heard="cut")
 
 
@@ -113,10 +115,21 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
         loud = loud and _WORD.search(text) is not None  # a table's figures complain of nothing
         last = seen == 1 and line.level in ("", "ERROR") and not (tail.signs.complete or tail.signs.finishes)
         last = last and bool(_NO_SUCH.match(text) or _SAYS_FAILED.match(text))
-        if (loud or last or _COMPLAINT.search(text)) and not around.mentions(number, raw):
+        heard = loud or last or _COMPLAINT.search(text)
+        if heard and _of_many(text, tail):
+            return  # each item that it could not use, one by one
+        if heard and not around.mentions(number, raw):
             hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
             chains.add(number, text, hit, line.tag)
             return
+
+
+def _of_many(text: str, tail: LogTail) -> bool:
+    """Whether the same was said of others before, each with its own number."""
+    shape = text.translate(_NO_DIGITS)
+    words = [word for word in shape.split() if len(word) > 3]
+    alike = (clean(raw).text.strip() for _, raw in tail.recent if words and words[-1] in raw)
+    return len({said for said in alike if said.translate(_NO_DIGITS) == shape}) >= _MANY
 
 
 def told_in_a_sentence(chains: FailureChains, tail: LogTail, of_change: bool) -> None:

@@ -56,10 +56,11 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
+    r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|(?:^|[:\]-] )(?:finished|done|completed) after \d{1,12} (?:iterations|steps|epochs)\b|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
 )
 
 
+_ARROW = re.compile(r"-{2,}>")  # IPython's, at a line of code
 # A clock's words: a trainer's hooks also print them when an exception ended it
 _CLOCK = re.compile(r"(?i)\b(?:total training time|overall training speed|training took)")
 
@@ -135,6 +136,13 @@ def _whole_again(sign: Progress, before: Progress) -> Progress:
     return replace(sign, total=total, uptime=before.uptime) if total == before.bar[1] else sign
 
 
+def _bar(sign: Progress, before: tuple[int, int] | None) -> tuple[int, int] | None:
+    """A bar's last step may be told in words alone: the bar goes to stderr, the words come later."""
+    if sign.step is None or (sign.total is None and (before is None or sign.step != before[1])):
+        return before
+    return sign.step, sign.total if sign.total is not None else sign.step
+
+
 class ProgressTracker:
     """Follows the signs; counts those that show that the run went on, so that an error before them was survived."""
 
@@ -172,7 +180,7 @@ class ProgressTracker:
         return last.epochs is not None or (last.bar is not None and last.training_step is not None)
 
     def look(self, number: int, text: str, tag: str = "") -> None:
-        sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
+        sign = read_sign(text) if not _ARROW.match(text) else None
         if sign is None or _is_torn(sign, self.last):
             return
         if self._fresh:
@@ -192,10 +200,9 @@ class ProgressTracker:
         elif loading and before.training_step is not None:  # the training before it got as far as it got
             step, total, loading = before.step, before.total, False
         epoch = sign.epoch if sign.epoch is not None else self._known_epoch()
-        stride = self._steady(sign)
         self.last = replace(
             sign,
-            stride=stride if sign.step is not None else before.stride,
+            stride=self._steady(sign),
             line=number,
             phase=phase,
             step=step,
@@ -203,7 +210,7 @@ class ProgressTracker:
             epoch=epoch,
             loading=loading,
             epochs=sign.epochs or before.epochs,
-            bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
+            bar=_bar(sign, before.bar),
             uptime=sign.uptime if sign.step is not None else before.uptime,
         )
         if tag and self._tag and tag != self._tag:
@@ -221,8 +228,10 @@ class ProgressTracker:
     def _steady(self, sign: Progress) -> int:
         """How many steps lie between two signs of a loop that tells every tenth, say; 1 where they come at no steady pace."""
         bar = self.last.bar
+        if sign.step is None or sign.total is None:
+            return self.last.stride
         before, self._pace = self._pace, 0
-        if sign.step is None or bar is None or bar[1] != sign.total:
+        if bar is None or bar[1] != sign.total:
             return 1
         self._pace = sign.step - bar[0]
         steady = self._pace == before > 1 and sign.step % before in (0, 1, before - 1)

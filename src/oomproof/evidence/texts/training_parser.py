@@ -47,6 +47,7 @@ _GOES_ON = re.compile(
 _SERVES = re.compile(
     r"^celery@\S{1,120} ready\.$|^Task \S{1,200}\[[\w-]{8,40}\] (?:received|succeeded in \d)|\"(?:GET|POST|PUT) \S{1,400} HTTP/[\d.]{1,4}\" [23]\d\d\b"
 )
+_SIGNS = 6  # of progress, the last of a block: a loop may tell of two counters in turns, and three of one show its pace
 _NUMBERS_MATTER = re.compile(
     r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
 )
@@ -54,6 +55,11 @@ _NUMBERS_MATTER = re.compile(
 
 def _marked(line: str) -> bool:
     return any(mark in line for mark in signs.ANCHORS)
+
+
+def _characters(line: str) -> int:
+    """Of a line that stands for itself: what is indented belongs to a stack or a table above it."""
+    return 0 if line[:1] in " \t" else len(line)
 
 
 def _is_data(line: str) -> bool:
@@ -113,6 +119,8 @@ class TrainingParser:
         log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
         if self._nan:
             log_end.loss_at_the_end(chains, tail)
+        if not tail.whole:
+            chains.overtaken()
         self.of_change = tail.whole and is_change(self.head, tail.recent)
         if self.of_change:
             chains.drop_lines(spoken_lines(tail.recent))
@@ -171,7 +179,7 @@ class TrainingParser:
         if not busy:
             if reopens:
                 self._look_for_restarts(block)
-            self._chains.ordinary += len(block)
+            self._chains.went_by(len(block), sum(_characters(line) for _, line in block))
             self._quick_progress(block, text)
             self._above = block[-1][1]
             return
@@ -202,7 +210,7 @@ class TrainingParser:
         """Nothing failed here: the last signs of the block stand for all of them."""
         last: list[tuple[int, str]] = []
         for count, (number, line) in enumerate(reversed(block)):
-            if len(last) == 3 or (count == 16 and not last and not _marked(text)):
+            if len(last) == _SIGNS or (count == 16 and not last and not _marked(text)):
                 break
             if _marked(line):
                 tail = line if len(line) < 2000 else line[-2000:]
@@ -241,18 +249,18 @@ class TrainingParser:
         if suspicious or not quiet:
             line = clean(after_bar(raw))
             if suspicious and not self._in_traceback() and self._around.mentions(number, unquoted(raw)):
-                self._chains.ordinary += 1
+                self._chains.went_by(1, _characters(raw))
                 self._around.look(number, unquoted(raw))
             elif not self._error(number, line, suspicious):
                 if not log_end.NOT_ORDINARY.match(line.text):
-                    self._chains.ordinary += 1
+                    self._chains.went_by(1, _characters(raw))
                 if shape and self._pending is None and not _NUMBERS_MATTER.search(raw[:400]):
                     # "CPU Virtual Memory: used = 400.1 GB" comes a thousand times, with other numbers
                     self._dull.add(shape)
                     if len(self._dull) > 2000:
                         self._dull.clear()
         else:
-            self._chains.ordinary += 1
+            self._chains.went_by(1, _characters(raw))
             self._around.look(number, unquoted(raw))
         if number - self._raised_at <= _ANSWER and number > self._raised_at and _GOES_ON.search(raw[:400]):
             self._chains.handled()
