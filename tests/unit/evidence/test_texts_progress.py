@@ -222,3 +222,16 @@ def test_a_counter_in_brackets_is_no_prefix() -> None:
 def test_dashes_before_a_heading_are_no_arrow() -> None:
     assert last("-- Epoch 9 / 50\n").unfinished is True
     assert last("--> 9 for epoch in range(epoch, 50):  # Epoch 9 / 50\n").epoch is None
+
+
+def test_a_count_at_the_start_of_each_line_is_progress() -> None:
+    fetched = "".join(f"[{n}/19796] [ERROR] video {n} is private\n" for n in range(7900, 7954))
+    sign = last(fetched)
+    assert (sign.step, sign.total, sign.unfinished) == (7953, 19796, True)
+    for count in (19796, 19795):  # counted from 1, or from 0
+        whole = "".join(f"{n}/19796 -> video\n" for n in range(count - 9, count + 1))
+        assert not last(whole).unfinished
+    assert not last(fetched + "42 videos are private\n").unfinished
+    assert last("3/4 of them are private\n").step is None
+    dates = "".join(f"{month}/24 was a good month\n" for month in (7, 12, 3, 11, 5, 4))
+    assert last(dates).step is None

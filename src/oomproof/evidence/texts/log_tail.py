@@ -10,7 +10,7 @@ from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import clean
-from oomproof.evidence.texts.step_blocks import stops_inside
+from oomproof.evidence.texts.step_blocks import counter_at_end, stops_inside
 from oomproof.records import dataclass, field, replace
 
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
@@ -124,6 +124,18 @@ class LogTail:
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)
+        if root is None and not last.line and (counter := counter_at_end(self.recent)) is not None:
+            line, step, total, text = counter
+            return replace(
+                last,
+                step=step,
+                total=total,
+                bar=(step, total),
+                line=line,
+                text=text[:300],
+                at_end=True,
+                phase=phase,
+            )
         line = last.line or (self.end if phase != "unknown" else 0)
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
 
