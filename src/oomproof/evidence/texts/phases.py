@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|optimi[sz]er|tokenizer|backbone|vocab|dictionary|features?|index|corpus|database|scene|env|environment|weights|module|engine|process_group|distributed|config|args|kv_cache)s?"
+_DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|optimi[sz]er|tokenizer|backbone|vocab|dictionary|features?|index|corpus|database|scene|env|environment|weights|module|engine|process_group|distributed|dist|config|args|kv_cache)s?"
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
     rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
@@ -112,6 +112,9 @@ _EVAL_LOOP = re.compile(
 # ultralytics' row; kohya's and old transformers' bars
 _TRAIN_LOOP = re.compile(r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b")
 _LOSS = re.compile(r"(?i)\b(?:train_)?loss\b|\blr\b|grad_norm|learning_rate")
+_SCORES = re.compile(
+    r"(?i)\b(?:val|valid|validation|eval|evaluation|test|testing)[ _-](?:loss|acc|accuracy|error)\b"
+)
 _EPOCH = re.compile(r"(?i)(?:\b|(?<=____))epochs?\b[^\w\n]{0,4}\d")
 _BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")
 
@@ -126,6 +129,8 @@ def of_bar(text: str) -> str:
         return "load"
     if _EVAL_LOOP.search(text[:200]):
         return "eval"
+    if _SCORES.search(words) and _EPOCH.search(text[:200]):
+        return "train"  # what the evaluation of an epoch came to, told by the loop around it
     if words and (phase := of_words(words.replace(" ", "_"))):
         return phase
     trains = _TRAIN_LOOP.search(text[:80]) or tells_loss(text) or _EPOCH.search(text[:200])
@@ -151,7 +156,7 @@ _ROUNDS = (
     ("train", re.compile(r"^\s*\[\d{1,7}\]\s+(?:train|valid|eval|test)\S{0,40}(?:'s |-)\w{1,40}:")),  # LightGBM, XGBoost
     ("train", re.compile(r"^\s*\d{1,7}:\s+learn: [\d.-]+|\bavg(?: loss)?, [\d.]+ rate, ")),  # CatBoost, Darknet
     ("train", re.compile(r"^\W*(?:train|rollout)/\s+\||\bepisodic_return\b|^\W*Ep(?:isode)?\W{0,3}\d{1,9}\b|(?:\b|_)timesteps?\W{1,3}\d{1,12}\b.{0,80}reward", re.IGNORECASE)),  # reinforcement learning
-    ("train", re.compile(r"^\[train: \d+, \d+ / \d+\]")),  # pytracking
+    ("train", re.compile(r"^\[train: \d+, \d+ / \d+\]|^tick \d+\s+kimg \d")),  # pytracking, StyleGAN
     ("train", re.compile(r"\bcurrent learner \w|\bbest estimator \S{1,40} best error=|^Trial \d{1,7} finished with value:")),  # searches
     ("eval", re.compile(r"^\[(?:val|test): \d+, \d+ / \d+\]")),
     ("train", re.compile(r"'train_runtime'|^`?Trainer\.fit`? stopped|^\W*TRAINING SUMMARY|^\s*epoch\s.{0,60}loss\b|^E {2,8}# {2,}|\d{1,6}epoch:train:|^Fitting \d+ folds for|^\[CV\] END", re.IGNORECASE)),
