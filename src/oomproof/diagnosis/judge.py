@@ -100,8 +100,10 @@ def _slowed(case: CaseFile, best: WeightedCause) -> str:
 def _checkpoint(case: CaseFile, best: WeightedCause) -> str:
     """From where to go on, when the job wrote one: "; resume from out/ckpt.pt at step 40"."""
     saved = [message.text for message in case.told if message.kind == "saved"]
-    if cause_of(best.cause).good or not saved:
+    if cause_of(best.cause).good:
         return ""
+    if not saved:
+        return f"; resume from {case.checkpoint}" if case.checkpoint else ""
     return f"; resume from {saved[-1].removeprefix('saved ').removesuffix(' at step None')}"
 
 

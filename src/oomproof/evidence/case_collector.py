@@ -108,6 +108,12 @@ def collect(
         case = replace(case, missing=tuple(missing))
         case = _with_peak(case, attempt)
         return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+    if (
+        case.status is not None
+        and case.status.code != 0
+        and not any(told.kind == "saved" for told in case.told)
+    ):
+        case = replace(case, checkpoint=_checkpoint(attempt, case, string(run.get("cwd")) or ""))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
     case = _with_peak(case, attempt)
@@ -125,6 +131,15 @@ def collect(
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+
+
+def _checkpoint(attempt: Attempt, case: CaseFile, cwd: str) -> str:
+    from oomproof.evidence.checkpoint_finder import newest_checkpoint
+
+    if not cwd or case.started_wall is None or case.status is None:
+        return ""
+    newest = newest_checkpoint([attempt], case.argv, cwd, case.started_wall, case.status.wall).newest
+    return newest.path.removeprefix(f"{cwd.rstrip('/')}/") if newest is not None else ""
 
 
 def _had_gone(case: CaseFile, pid: int) -> bool:

@@ -381,6 +381,7 @@ class CaseFile:
     shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
     next_boot_wall: float | None = None
     boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
+    checkpoint: str = ""  # the newest whole one that it wrote, where the agent told of none; as one types it in the job's folder
     going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
 
     # what a person gave to be read: logs of a job that need not be a run of ours

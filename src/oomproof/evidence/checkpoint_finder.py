@@ -27,6 +27,7 @@ _STEP = re.compile(r"(?:step|iter|checkpoint|epoch)[-_=]?(\d{1,12})", re.I)
 # A file that holds only weights, or the best of all, is not where a training stopped.
 _NO_RESUME = re.compile(r"best|final|ema|model(?:-\d+-of-\d+)?\.|optimizer|scheduler|scaler|rng|random", re.I)
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
+_BY_NAME = re.compile(r"(?i)ckpt|checkpoint|snapshot")  # a plain loop's file beside the script
 # by default, where the trainers of our tests write
 _FOLDERS = ("lightning_logs", "checkpoints", "ckpts", "trainer_output", "tmp_trainer")
 _FILES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
@@ -99,7 +100,14 @@ def _told(attempts: Sequence[Attempt]) -> Iterator[str]:
 
 def _places(argv: Sequence[str], folder: str) -> list[str]:
     named = output_folder(argv, folder)
-    return [named] if named is not None else [os.path.join(folder, name) for name in _FOLDERS]
+    if named is not None:
+        return [named]
+    try:
+        beside = sorted(name for name in os.listdir(folder) if _BY_NAME.search(name))
+    except OSError:
+        beside = []
+    files = [name for name in beside if name.endswith(_FILES)]
+    return [os.path.join(folder, name) for name in (*_FOLDERS, *files)]
 
 
 def _below(path: Path, depth: int = 0, left: list[int] | None = None) -> Iterator[Checkpoint]:

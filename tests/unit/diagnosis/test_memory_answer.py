@@ -426,6 +426,8 @@ def test_the_checkpoint_to_resume_from_is_named(attempt: Attempt) -> None:
     told = (AgentMessage(END - 30, "saved", "saved out/ckpt-40.pt at step 40"),)
     verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, told=told)
     assert verdict.next.endswith("; resume from out/ckpt-40.pt at step 40")
+    found = stopped(attempt, AT_LIMIT, limit=600 * MIB, checkpoint="ckpt_29.pt")
+    assert found.next.endswith("; resume from ckpt_29.pt"), "a plain loop tells nobody"
     attempt.actions = []
     attempt.ended(code=0)
     assert "resume" not in judge(replace(attempt.case(), told=told)).next

@@ -142,3 +142,18 @@ def test_links_are_not_followed_and_nothing_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "out/checkpoint-5").symlink_to(tmp_path / "elsewhere/checkpoint-5")
     assert found(tmp_path) == Found()
     assert found(tmp_path / "nowhere") == Found()
+
+
+def test_a_plain_loops_file_beside_the_script(tmp_path: Path) -> None:
+    for name, wall in (
+        ("ckpt_20.pt", NOW + 5),
+        ("ckpt_29.pt", NOW + 9),
+        ("features.pt", NOW + 12),
+        ("old_ckpt.pt", NOW - 99),
+    ):
+        torch_file(tmp_path / name)
+        os.utime(tmp_path / name, (wall, wall))
+    assert newest(tmp_path, "--lr", "1") == "ckpt_29.pt"
+    torch_file(tmp_path / "ckpt_30.pt", cut=40)
+    os.utime(tmp_path / "ckpt_30.pt", (NOW + 13, NOW + 13))
+    assert newest(tmp_path, "--lr", "1") == "ckpt_29.pt", "the last is cut in half"
