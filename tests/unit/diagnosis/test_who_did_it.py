@@ -15,7 +15,6 @@ from helpers_case import END, GIB, LEADER, MACHINE_KILL, Attempt, kernel
 from oomproof.diagnosis.judge import judge, judge_texts
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.texts.text_case import read_texts
-from oomproof.leaf.attempt_names import NOW
 from oomproof.records import replace
 from oomproof.runner.code_identity import hash_file
 
@@ -324,8 +323,7 @@ def test_a_pool_without_a_loader_gets_no_advice_on_one(attempt: Attempt, tmp_pat
         "argv": ["python", str(script)],
         "code": {"script": str(script), "script_sha256": hash_file(str(script))},
     }
-    (attempt.dir / "agent").mkdir()
-    (attempt.dir / "agent" / f"{LEADER}-{NOW}").write_text(f"1 {END - 9} -1 0 load\n")
+    attempt.processes = [(LEADER, "main", "python3")]
     attempt.ended(code=1)
     words = b"concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly\n"
     attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\n' + words
