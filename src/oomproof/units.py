@@ -97,6 +97,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d}" if hours < 48 else f"{hours // 24} d"
 
 
+def format_span(low: str, high: str) -> str:
+    """``9.1 s to 9.7 s``; one figure where both read the same."""
+    return low if low == high else f"{low} to {high}"
+
+
 def format_time(wall: float | None, *, date: bool = True, zone: bool = True) -> str:
     """``2026-11-03 04:12:07 UTC+05:30``: local, with its zone. A kernel's uptime, as dmesg prints it, is no clock."""
     if wall is None:

@@ -65,6 +65,18 @@ def test_an_adopted_job_is_recorded_counted_and_its_end_is_told(lab: Lab, job: s
     assert run["flags"] == {"name": "found", "need": "200M"}, "for the command that starts it again"
 
 
+def test_resumed_it_is_not_told_to_follow_output_that_is_not_ours(
+    lab: Lab, job: subprocess.Popen[str]
+) -> None:
+    watching = adopt(lab, job.pid, "--name", "found")
+    until(lambda: running(lab), "it to stand in the ledger")
+    assert lab.run("pause", "found").returncode == 0
+    resumed = lab.run("resume", "found")
+    assert "found resumed" in resumed.stderr and "logs -f" not in resumed.stderr
+    lab.run("stop", "--kill", "found")
+    watching.communicate(timeout=DEADLINE)
+
+
 def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Popen[str]) -> None:
     watching = adopt(lab, job.pid, "--name", "found")
     until(lambda: running(lab), "it to stand in the ledger")

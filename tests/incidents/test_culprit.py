@@ -95,6 +95,7 @@ def test_in_a_container_the_limit_is_the_machine(
     for remedy in verdict["remedies"]:
         assert (remedy["saves_bytes"] or 0) <= 700 << 20, remedy
     text = lab.run("why", "lone").stdout
+    assert "raise the limit around it (700 MiB" in " ".join(text.split()) and "swap (" not in text
     assert "outsider.py" not in text and "GiB saved" not in text and "free what others held" not in text
 
 

@@ -109,7 +109,9 @@ def _resume_run(target: run_folders.Run) -> int:
         actions.take("thaw", "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
-        tell(f"{target.name} resumed; follow it: oomproof logs -f {target.name}")
+        # the output of one that was adopted is not ours
+        follow = "" if target.info.get("adopted") else f"; follow it: oomproof logs -f {target.name}"
+        tell(f"{target.name} resumed{follow}")
         if mark.get("by") == "guard":
             tell(
                 f"it was paused for lack of memory ({mark.get('why')}); it is not paused again in this shortage"

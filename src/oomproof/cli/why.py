@@ -36,8 +36,10 @@ from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, printable, tell, terminal_columns, wants_colour
 from oomproof.recording import run_folders
+from oomproof.records import replace
 
 if TYPE_CHECKING:
+    from oomproof.diagnosis.outage_verdict import Outage
     from oomproof.diagnosis.pattern_facts import Ending
     from oomproof.diagnosis.verdict import Verdict
 
@@ -209,6 +211,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         hint = f"what they have in common: oomproof why --all {shlex.join(arguments.what)}"
         raise OomproofError("this explains one run, or several files", hint, USAGE)
     run: run_folders.Run | None = None
+    outage: Outage | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
         from oomproof.diagnosis.silent_end import with_log_file
@@ -229,11 +232,12 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         which += _which_attempt(run)
         with readable(run):
             verdict = _judged(run, arguments.again)
-            if verdict.cause == "machine-down" and not arguments.short:
-                story = _outage(run, _width())
-                story = f"\n\n{story}" if story else ""
+            if verdict.cause == "machine-down" and (outage := _outage(run)) is not None:
+                verdict = _with_its_next(verdict, outage)
+                if not arguments.short:
+                    story = f"\n\n{_outage_text(outage, _width())}"
     with readable(run) if run is not None else nullcontext():
-        _write_files(arguments, verdict, run)
+        _write_files(arguments, verdict, run, outage)
     colour = wants_colour(sys.stdout)
     if arguments.short or (run is not None and verdict.all_well):
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
@@ -313,7 +317,9 @@ def _found(name: str | None) -> run_folders.Run:
         raise OomproofError(f"no file and no run is called {name!r}", hint, USAGE) from None
 
 
-def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folders.Run | None) -> None:
+def _write_files(
+    arguments: argparse.Namespace, verdict: Verdict, run: run_folders.Run | None, outage: Outage | None
+) -> None:
     """The pages and the bundle that were asked for; what was written goes to standard error."""
     force = arguments.force
     sources = [name for name in arguments.what if name != "-"] if run is None else []
@@ -322,8 +328,8 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         "source": not arguments.no_source,
         "log": not arguments.no_log,
     }
-    if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
-        quoted["outage"] = _outage(run, _DOCUMENT)
+    if outage is not None:
+        quoted["outage"] = _outage_text(outage, _DOCUMENT)
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
@@ -349,14 +355,29 @@ def _wrote(name: str, hint: str = "") -> None:
         tell(f"wrote {name}{hint}")
 
 
-def _outage(run: run_folders.Run, width: int) -> str:
+def _outage(run: run_folders.Run) -> Outage | None:
     """The machine went down: the story over all runs that were alive then."""
     from oomproof.diagnosis.outage_verdict import judge_outage
     from oomproof.evidence.outage_finder import outage_of
-    from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
-    return outage_text(judge_outage(facts), width=width, beside_verdict=True) if facts else ""
+    return judge_outage(facts) if facts else None
+
+
+def _outage_text(outage: Outage, width: int) -> str:
+    from oomproof.reports.outage_report import outage_text
+
+    return outage_text(outage, width=width, beside_verdict=True)
+
+
+def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
+    """Where memory filled, what to do is known by who was alive, not by one run: starting it as before fills it again."""
+    from oomproof.reports.outage_report import next_step
+
+    filled = (
+        outage.kind in ("memory", "filling") and verdict.culprit is None
+    )  # one beside it has its own answer
+    return replace(verdict, next=next_step(outage)) if filled else verdict
 
 
 def _patterns(arguments: argparse.Namespace) -> int:

@@ -139,6 +139,8 @@ def again(case: CaseFile, advice: str) -> str:
     if advice in ("read the traceback", READ_ON):
         return f"{advice}: {read_output(case)}"
     if "dmesg" in advice and kernel_ruled_out(case):
+        if "num_workers" not in advice and not has_loader(case):
+            return f"the kernel killed nothing while it ran: ask who or what sent it (a person, a scheduler), then {command(case)}"
         return f"the kernel killed nothing while it ran; to see the error itself: {with_workers(case, 0)}"
     if advice == HALVE_THE_BATCH and died_loading(case):
         return f"{SMALLER_WEIGHTS.title}. Then {command(case)}"

@@ -58,6 +58,8 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
     if (data := _data_file(case)) is not None:
         return f"see what loading {data} takes and how to read it for less: oomproof data inspect {shlex.quote(data)}"
     host, need = case.host, case.held
+    if limit is None and host is not None and case.in_container:
+        return f"load less at a time, or raise the limit around it ({format_size(host.total)}: container --memory, Slurm --mem)"
     if limit is None and host is not None and need:
         have = f"{format_size(host.total)} RAM and "
         have += f"{format_size(host.swap_total)} swap" if host.swap_total else "no swap"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from oomproof.diagnosis.coincidence import alike_lifetimes
 from oomproof.diagnosis.pattern_facts import Ending, Statement, all_deaths, excluded, moments, tied
 from oomproof.diagnosis.pattern_steps import percent
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_span
 
 _ALIKE = 0.1  # spread over the middle value up to which levels and times count as equal
 _AMPLE = 0.1  # of what the job held: less left than that is a full machine
@@ -67,7 +67,7 @@ def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
     if len(held) >= 2:
         low, high = min(held), max(held)
         alike = (high - low) <= _ALIKE * _middle(held)
-        levels = f"{format_size(low)} to {format_size(high)}"
+        levels = format_span(format_size(low), format_size(high))
         if alike:
             text = f"all deaths found the job at one level of memory: {levels}, as at a limit"
             statements.append(Statement("memory level", "open", text))
@@ -91,11 +91,12 @@ def _uptime(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
         untested.append(("equal uptime", "fewer than two deaths tell how long the run had lasted"))
         return []
     low, high = min(times), max(times)
+    lasted = format_span(format_duration(low), format_duration(high))
     if high - low <= _ALIKE * _middle(times):
         chance = alike_lifetimes(low, high, sum(times) / len(times), len(times))
-        text = f"all died after about the same time: {format_duration(low)} to {format_duration(high)}"
+        text = f"all died after about the same time: {lasted}"
         return [tied("uptime", f"{text} (by accident: {percent(chance)})", chance)]
-    text = f"not tied to the time since the start: {format_duration(low)} to {format_duration(high)}"
+    text = f"not tied to the time since the start: {lasted}"
     return [excluded("uptime", text, len(times) - 1)]
 
 
@@ -119,7 +120,7 @@ def _rhythm(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
         untested.append(("a regular interval in days", "it takes three deaths, and a date for each"))
         return []
     low, high, middle = min(between), max(between), _middle(between)
-    spread = f"{in_days(low)} to {in_days(high)} apart"
+    spread = f"{format_span(in_days(low), in_days(high))} apart"
     if middle > 0 and high - low <= 0.3 * middle:
         chance = alike_lifetimes(low, high, sum(between) / len(between), len(between))
         text = f"deaths come at a regular interval, every {in_days(middle)} ({spread})"

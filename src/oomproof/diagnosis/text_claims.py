@@ -34,12 +34,7 @@ _ALARM = re.compile(
 def claims_of_texts(case: TextCase) -> list[WeightedCause]:
     """One claim for each cause the texts speak of, the best first; weights are shares of 1. ``not-a-crash`` leads when
     none tells of a death."""
-    system, job = settle(case.system), root(case.training)
-    if system is not None and system.cause == "not-a-crash":
-        system = None
-    if system is not None:
-        system = whole_job(system, case.system)
-    best, joined = _join(system, job)
+    best, joined = _best(case)
     if best is None:
         silent = [replace(claim, why=claim.why + _others_text(case)) for claim in silent_end(case)]
         return silent or _nothing(case)
@@ -85,6 +80,15 @@ def kills_in_texts(case: TextCase) -> tuple[Kill, ...]:
         for finding in oldest_first((*case.system, *case.others))
         if cause_of(finding.cause).kill and (victim := _victim(finding)) is not None
     )
+
+
+def _best(case: TextCase) -> tuple[Finding | None, Finding | None]:
+    system, job = settle(case.system), root(case.training)
+    if system is not None and system.cause == "not-a-crash":
+        system = None
+    if system is not None:
+        system = whole_job(system, case.system)
+    return _join(system, job)
 
 
 def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, Finding | None]:
@@ -295,7 +299,7 @@ def evidence_of_texts(case: TextCase) -> tuple[Evidence, ...]:
         )
         for number, finding in enumerate(findings, 1)
     )
-    return (*told, *evidence_of_silence(case))
+    return told if _best(case)[0] is not None else (*told, *evidence_of_silence(case))
 
 
 def _nothing(case: TextCase) -> list[WeightedCause]:

@@ -170,10 +170,12 @@ class _Block:
 
 
 def _with_memory(row: PhaseRow, samples: Samples | _NearSamples, span: Span) -> PhaseRow:
-    """The samples of one more span. One that fell between two samples has what stood before and after it."""
+    """The samples of one more span. One that fell between two samples has what stood before and after it; to another, what
+    the phase before had reached is no peak: it was gone by its first sample."""
     entry = samples.at(span.begin)
     low, high = samples.between(span.begin, span.end) or (entry, entry)
-    low, high = int(min(low, entry)), int(max(high, entry))
+    entry = min(entry, high)
+    low, high = int(min(low, entry)), int(high)
     row = replace(row, floor=low if row.floor is None else min(row.floor, low))
     if row.peak is None or high > row.peak:
         row = replace(row, peak=high, entry=int(entry), exit=int(samples.at(max(span.begin, span.end))))

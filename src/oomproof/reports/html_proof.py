@@ -58,7 +58,7 @@ def causes(story: Story) -> str:
         for cause in ranked[:20]
     )
     head = '<tr><th class="n">probability</th><th>cause</th><th>what would settle it</th></tr>'
-    return f'<div class="scroll"><table>{head}{body}</table></div>'
+    return f'<div class="scroll"><table class="causes">{head}{body}</table></div>'
 
 
 def kills(story: Story) -> str:

@@ -37,7 +37,7 @@ th,td{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical
 tr:last-child td{border-bottom:0}
 table.pairs td:first-child{color:var(--soft);width:34%;min-width:7rem}
 .processes td:first-child{min-width:7rem}
-td.k,th{white-space:nowrap}.scroll td:not(.k):not(.n){min-width:6.5rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.k,th{white-space:nowrap}.causes td:nth-child(2){overflow-wrap:normal}.scroll td:not(.k):not(.n){min-width:6.5rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar{display:block;height:4px;border-radius:2px;background:var(--main);margin-top:.3rem;min-width:1px}
 .note{color:var(--soft);font-size:.85rem}
 figure{margin:0}

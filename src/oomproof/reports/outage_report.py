@@ -13,12 +13,12 @@ from oomproof.units import format_duration, format_size, format_time, format_zon
 
 
 def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = False) -> str:
-    """``beside_verdict``: of the verdict only what to do, and not what could not be read: what stands around it tells that."""
+    """``beside_verdict``: neither verdict nor what could not be read: what stands around it tells that."""
     facts = outage.facts
     parts = []
     if not beside_verdict:
         head = f"{outage.headline} ({outage.certainty})"
-        told = (("verdict", head), ("why", _why(outage)), ("next", _next(outage)))
+        told = (("verdict", head), ("why", _why(outage)), ("next", next_step(outage)))
         parts.append("\n".join(labelled(name, text, width) for name, text in told))
     sums = _arithmetic(outage)
     if sums:
@@ -43,8 +43,6 @@ def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = Fals
                 f"- {source}: {reason}", width, initial_indent="  ", subsequent_indent="    "
             )
         parts.append("\n".join(lines))
-    if beside_verdict:
-        parts.append(labelled("next", _next(outage), width))
     return "\n\n".join(parts)
 
 
@@ -74,7 +72,7 @@ def _last(outage: Outage) -> str:
     return f"at the last sample {format_size(point.available)} of {format_size(point.total)} was available"
 
 
-def _next(outage: Outage) -> str:
+def next_step(outage: Outage) -> str:
     if outage.kind in ("memory", "filling") and outage.culprit is not None:
         names = ", ".join(share.run.name for share in outage.shares)
         return f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"

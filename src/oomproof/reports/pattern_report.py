@@ -11,7 +11,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
 from oomproof.reports.table_text import table
-from oomproof.units import format_duration, format_size, format_time, format_zone
+from oomproof.units import format_duration, format_size, format_span, format_time, format_zone
 
 _ID = re.compile(r"\d{8}-\d{6}-\w{3}(?:/\d+)?")
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
@@ -134,12 +134,12 @@ def _gaps(patterns: Patterns) -> list[str]:
     if gaps.steps:
         steps = sorted(gaps.steps)
         parts.append(
-            f"  steps    each run got {steps[0]:,} to {steps[-1]:,} (median {steps[len(steps) // 2]:,})"
+            f"  steps    each run got {format_span(f'{steps[0]:,}', f'{steps[-1]:,}')} (median {steps[len(steps) // 2]:,})"
         )
     if gaps.samples:
         samples = sorted(gaps.samples)
         per_step = f"batch {gaps.batch}"
         if gaps.accumulation:
             per_step += f"; × {gaps.accumulation} if the steps are optimizer steps"
-        parts.append(f"  samples  {samples[0]:,} to {samples[-1]:,} ({per_step})")
+        parts.append(f"  samples  {format_span(f'{samples[0]:,}', f'{samples[-1]:,}')} ({per_step})")
     return parts

@@ -23,6 +23,7 @@ from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
+from oomproof.reports.whole_commands import commands_in
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 
@@ -104,7 +105,11 @@ def tell(
         clean = replace(clean, evidence=tuple(item for item in clean.evidence if item.id != LAST_LINE))
     if run is None:
         last = code_shown.log_of_text(sources[0], redactor) if len(sources) == 1 else ()
-        stack = None if clean.kind.good or clean.kind.unexplained else code_shown.stack_of_text(last, source)
+        stack = (
+            None
+            if clean.kind.good or clean.kind.unexplained
+            else code_shown.stack_of_text(last, source and log)
+        )
         return Story(clean, environment=tuple(environment_of(None)), stack=stack, log=last if log else ())
     attempt = run.attempt_of(verdict.attempt)
     earlier = earlier_runs(run, verdict.cause)
@@ -196,6 +201,10 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
         advice.append(("First see what the machine tells of that time.", verdict.causes[0].test))
     if run is None:
         advice.append((_UNDER_WATCH[verdict.kind.memory, verdict.kind.gpu], f"oomproof run -- {command}"))
+    if verdict.cause == "machine-down":  # the others have theirs from their remedies
+        for before, typed in commands_in(verdict.next):
+            told = before or "start it again"
+            advice.append((f"{told[:1].upper()}{told[1:]}.", typed))
     peak = story.peak
     if story.about_host_memory and peak:
         if verdict.growth is None:  # what grows without end fits nowhere

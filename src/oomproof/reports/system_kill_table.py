@@ -153,7 +153,8 @@ def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:
                 else f"pid {kill.pid} of it killed" if kill.pid in job.pids else "",
             )
         )  # fmt: skip
-    lines = [f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"]
+    title = f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"
+    lines = textwrap.wrap(title, width, subsequent_indent="  ")
     lines += [
         f"  {line}" for line in table(rows, width - 2, shrink={0: 10, 5: 10}, drop=(2,), right=(1, 3, 4))
     ]

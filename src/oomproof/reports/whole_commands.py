@@ -31,6 +31,16 @@ def folded(text: str, width: int, first: str, hanging: str, *, break_long_words:
     return lines or [first]
 
 
+def commands_in(text: str) -> list[tuple[str, str]]:
+    """(what is said before it, the command), each that starts a run."""
+    found, before = [], ""
+    for is_command, part in _parts(text):
+        if is_command:
+            found.append((before.lstrip(",; ").rstrip(": "), part))
+        before = "" if is_command else part
+    return found
+
+
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
     """(whether it is a command, its text), without the spaces between them."""
     at = 0

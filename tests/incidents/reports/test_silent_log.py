@@ -143,7 +143,9 @@ def test_a_first_bar_that_is_cut_tells_no_place_in_the_epoch(tmp_path: Path) -> 
 def test_a_log_with_an_end_is_no_silent_one(tmp_path: Path, end: str) -> None:
     path = log(tmp_path, 472)
     path.write_text(path.read_text() + end)
-    assert judge_texts(read_texts([str(path)])).cause != "silent-end"
+    verdict = judge_texts(read_texts([str(path)]))
+    assert verdict.cause != "silent-end"
+    assert not any("the log stops here" in item.says for item in verdict.evidence)
 
 
 def test_a_finished_bar_and_a_count_without_an_end_are_no_deaths(tmp_path: Path) -> None:

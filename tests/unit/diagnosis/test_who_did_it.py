@@ -10,12 +10,13 @@ from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 
 import pytest
-from helpers_case import END, GIB, MACHINE_KILL, Attempt, kernel
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, Attempt, kernel
 
 from oomproof.diagnosis.judge import judge, judge_texts
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.texts.text_case import read_texts
 from oomproof.records import replace
+from oomproof.runner.code_identity import hash_file
 
 
 @pytest.fixture
@@ -311,6 +312,24 @@ def test_counters_that_rule_the_kernel_out_send_nobody_to_its_log(attempt: Attem
     assert verdict.cause == "dataloader-killed"
     assert "the kernel killed nothing" in verdict.why
     assert "dmesg" not in verdict.next and "kernel's log" not in verdict.causes[0].test
+
+
+def test_a_pool_without_a_loader_gets_no_advice_on_one(attempt: Attempt, tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(
+        "from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(2): pass\n"
+    )
+    attempt.run |= {
+        "argv": ["python", str(script)],
+        "code": {"script": str(script), "script_sha256": hash_file(str(script))},
+    }
+    attempt.processes = [(LEADER, "main", "python3")]
+    attempt.ended(code=1)
+    words = b"concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly\n"
+    attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\n' + words
+    verdict = attempt.verdict()
+    assert verdict.cause == "killed-unknown" and "num_workers" not in verdict.next
+    assert "ask who or what sent it" in verdict.next and "dmesg" not in verdict.next
 
 
 # Ctrl-C

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.cli.main import main
 from oomproof.diagnosis.outage_verdict import judge_outage
 from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
@@ -136,15 +137,32 @@ def test_the_story_fits_its_terminal_and_comes_first_where_the_machine_is_asked_
     for within in (False, True):
         text = outage_text(outage, width=80, beside_verdict=within)
         long = [line.strip() for line in text.split("\n") if len(line) > 80]
-        assert long == ["oomproof run --name loader --need 20G -- python load_model.py --model big"], (
-            "to copy"
-        )
-        assert text.count("\nnext     ") == 1, "what to do, once"
+        again = ["oomproof run --name loader --need 20G -- python load_model.py --model big"]
+        assert long == ([] if within else again), "to copy"
+        assert text.count("\nnext     ") == (not within), "what to do, once: the verdict has it"
     report = SystemKills(0.0, sources=("kernel log",))
     assert system_text(SystemHistory(report, (outage,))).startswith(
         "the machine went down under a run once, after 20"
     )
     assert system_text(SystemHistory(report)).startswith("no kill for memory")
+
+
+def test_a_run_of_it_is_answered_with_what_all_of_them_need(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Above, `why` said to start the loader as before, which fills the machine again, and below, to wait for its turn."""
+    freeze(machine)
+    again = "oomproof run --name loader --need 20G -- python load_model.py --model big"
+    for name in ("training", "loader"):
+        page = tmp_path / f"{name}.html"
+        assert main(["why", "--html", str(page), name]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count("\nnext     ") == 1 and shown.count("oomproof run --name") == 1 and again in shown
+        assert "no sample" not in shown and "its start" not in shown
+        listed = page.read_text().partition("What to do")[2].partition("</section>")[0]
+        assert "Copy</button>" in listed and "load_model.py" in listed
+        assert main(["why", "--json", name]) == 0
+        assert again in json.loads(capsys.readouterr().out)["verdict"]["next"]
 
 
 def test_the_timeline_is_in_order_and_names_both(machine: Machine) -> None:

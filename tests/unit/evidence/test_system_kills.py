@@ -145,6 +145,9 @@ def test_who_held_what_at_the_last_kill(place: Place) -> None:
     assert told["machine"]["swap_free_bytes"] == 0 and told["asked_by"] == "python"
     text = system_text(SystemHistory(found))
     assert "Who held what when python (303) was killed" in text
+    narrow = system_text(SystemHistory(found), width=60).splitlines()
+    title = next(line for line in narrow if line.startswith("Who held what"))
+    assert len(title) <= 60 and narrow[narrow.index(title) + 1].startswith("  ")
     job = next(line for line in text.splitlines() if "pid 303 of it killed" in line)
     assert job.split()[:3] == ["python", "17", "1000"] and "28.0 GiB" in job
     assert "212 MiB of 30.0 GiB RAM was free, 0 B of 8.0 GiB swap" in text

@@ -58,6 +58,21 @@ def test_signs(text: str, step: int | None, total: int | None, epoch: float | No
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("Epoch 3:  45%|████▌     | 450/1000 [00:59<01:22, 44.21it/s, loss=0.2]", 59),
+        ("  1%|▏  | 4/900 [1:02:03<9:03:00,  2.00s/it]", 3723),
+        ("Epoch 0/9 ━━━━━━━━━━╸━━━━━━━━━ 117/938 0:01:59 • 0:00:12 68.41it/s", 119),
+        ("117/938 ━━━━━━━━━━━━━━━━━━━━ 2s 3ms/step - loss: 0.3", None),
+        ("12:30:01 step 117/938", None),
+    ],
+)
+def test_a_bar_tells_how_long_it_has_run(text: str, seconds: int | None) -> None:
+    sign = read_sign(text)
+    assert sign is not None and sign.uptime == seconds
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "batch size: 8",

@@ -54,6 +54,21 @@ def test_read_together_or_each_on_its_own(tmp_path: Path, seed: int, monkeypatch
     assert rows[0] == rows[1] == rows[2] and len(rows[0]) >= 3
 
 
+def test_what_the_phase_before_reached_is_not_this_ones_peak(tmp_path: Path) -> None:
+    """A training of 435 MiB with evaluations of 870: both were on record with 870."""
+    connection = sqlite3.connect(tmp_path / "recording.sqlite")
+    connection.executescript(TABLES)
+    for t, use in ((0.0, 435), (1.0, 435), (2.2, 870), (3.0, 435), (4.0, 440)):
+        connection.execute(INSERTS["job"], (t, use * MIB, 0, 0, 0, 0, None, 1, None, None))
+    for t, name in ((0.5, "train"), (2.0, "eval"), (2.3, "train"), (3.4, "save")):
+        connection.execute(INSERTS["phase"], (t, name, 1, 7, None, None))
+    connection.commit()
+    connection.close()
+    with open_recording(tmp_path / "recording.sqlite").series() as series:
+        peaks = {row.name: (row.peak or 0) // MIB for row in phase_spans.phase_rows(series)}
+    assert peaks == {"train": 435, "eval": 870, "save": 440}
+
+
 def test_many_short_phases_take_few_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand phases of two seconds took 30,000 queries, and two seconds."""
     path = recorded(tmp_path / "recording.sqlite", 1, 100)

@@ -187,8 +187,8 @@ def test_the_traceback_of_a_text_is_its_stack_and_no_file_is_opened(state: Path)
     stack = text.partition("The last traceback in it")[2].partition("</section>")[0]
     assert stack.index("_tensor.py:581") < stack.index("net.py:2")
     assert "torch.autograd.backward(" not in stack, "a library's code is not shown"
-    without = page(verdict(), None, sources=[str(path)], source=False, log=False)
-    assert "net.py:2" in without and "loss.backward(" not in without
+    without = page(verdict(), None, sources=[str(path)], log=False)
+    assert "net.py:2" in without and "loss.backward(" not in without, "that line stands in the log too"
 
 
 def test_without_the_log_no_fact_quotes_it(state: Path) -> None:

@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 from helpers_report import END, GIB, HOSTILE, WALL, make_run, verdict
 
+from oomproof.diagnosis.verdict import RankedCause
 from oomproof.errors import OomproofError
 from oomproof.recording.schema import TABLES
-from oomproof.reports import html_chart, text_document
+from oomproof.reports import html, html_chart, text_document
 from oomproof.reports.html import write_html
+from oomproof.reports.redaction import Redactor
+from oomproof.reports.story import tell
 from oomproof.reports.timeline import Mark, Timeline
 
 CHROMIUM = "/usr/bin/chromium"
@@ -292,6 +295,13 @@ def test_words_of_a_table_and_clocks_of_the_axis_stay_whole(state: Path, browser
         line = "(e => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length === 1 })"
         assert page.get_by_text(cell, exact=True).evaluate(line), cell
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    causes = tuple(
+        RankedCause(cause, 0.5, (), "see the log " * 9) for cause in ("oom-kill-global", "segfault")
+    )
+    path.write_text(html.render(tell(replace(verdict(), causes=causes), None, Redactor({}))))
+    page, _ = opened(browser, path, viewport={"width": width, "height": 740})
+    word = "(e => { const r = document.createRange(); r.setStart(e.firstChild, 0); r.setEnd(e.firstChild, 12); return r.getClientRects().length === 1 })"
+    assert page.get_by_role("cell", name="segmentation fault").evaluate(word), "`segmentatio n fault`"
     page, _ = opened(browser, page_of(state, seconds=61), viewport={"width": width, "height": 740})
     edges = "[...document.querySelectorAll('.axis span')].map(e => e.getBoundingClientRect().right)"
     inside = page.evaluate("document.querySelector('.axis .area').getBoundingClientRect().right")

@@ -81,7 +81,8 @@ def _between(case: CaseFile) -> str:
     last, boot = case.last_sign_wall, case.next_boot_wall
     if last is None:
         return ""
-    sign = "last sample" if case.host is not None else "its start"
+    sampled = case.host is not None or case.job is not None
+    sign = "last sample" if sampled else "its start"
     if boot is None:
         return f" after {_clock(last, time.time())} {format_zone(last)} ({sign})"
     return f" between {_clock(last, boot)} ({sign}) and {_clock(boot, last)} {format_zone(boot)} (next boot),"
@@ -115,6 +116,8 @@ def _short(case: CaseFile) -> bool:
 
 def _last(case: CaseFile) -> str:
     if case.host is None:
+        if case.job is not None:
+            return f"at the last sample the job held {format_size(case.job.used)}"
         return "no sample of its last seconds is left"
     left = format_size(case.host.available)
     text = f"at the last sample {left} of {format_size(case.host.total)} was available"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from oomproof.diagnosis.death import Death, death_of
@@ -24,6 +25,7 @@ _TOLD = {
 }
 _SENT = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
 _AT_ONCE = 1.0  # seconds
+_LAST_RATE = re.compile(r", grew by [\d.]+ [KMGT]?i?B/s")  # of the guard's last looks
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -38,7 +40,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if stop.action == "ask" and not death.failed:
         headline += ", and it did" if heard else ", and it ended"
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
-    why = f"{stop.why or 'memory was about to run out'}{_ending(case, stop, death)}"
+    reason = stop.why or "memory was about to run out"
+    if case.growth is not None and memory.culprit is None:  # told below, over its whole time
+        reason = _LAST_RATE.sub("", reason)
+    why = f"{reason}{_ending(case, stop, death)}"
     if stop.action == "ask" and not heard:
         why += "; whether it had seen the request is not known"
     named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why

@@ -47,7 +47,8 @@ _STEPS_MADE = re.compile(rf"(?i)^\W{{0,4}}after {_INT} (?:training )?(?:step|ite
 _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
-_ELAPSED = re.compile(r"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<")
+# tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
+_ELAPSED = re.compile(r"(?:\[(?=[\d:]{4,10}<)|\s(?=[\d:]{4,10} • ))(?:(\d{1,4}):)?(\d{1,2}):(\d\d)\b")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
