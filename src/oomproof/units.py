@@ -54,14 +54,14 @@ def format_size(size: int | float | None) -> str:
     if size is None:
         return "?"
     sign, size = ("-", -size) if size < 0 else ("", size)
-    for unit, name in ((TIB, "TiB"), (GIB, "GiB")):
-        if size >= unit:
-            return f"{sign}{size / unit:.1f} {name}"
-    if size >= MIB:
-        return f"{sign}{size / MIB:.0f} MiB"
-    if size >= KIB:
-        return f"{sign}{size / KIB:.0f} KiB"
-    return f"{sign}{size:.0f} B"
+    if size < KIB:
+        return f"{sign}{size:.0f} B"
+    # what would be rounded up to 1024 of a unit is one of the next
+    for unit, name, digits in ((KIB, "KiB", 0), (MIB, "MiB", 0), (GIB, "GiB", 1)):
+        number = f"{size / unit:.{digits}f}"
+        if float(number) < KIB:
+            return f"{sign}{number} {name}"
+    return f"{sign}{size / TIB:.1f} TiB"
 
 
 def format_exact(size: float) -> str:
