@@ -129,6 +129,7 @@ def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[
         **watched_child.environment_for(folder, _CODE, "virtual_start", time_limit),
         "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
         "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0",
+        "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in threads, where tensors are real
     }  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             Tensor.copy_: self._copy,
             Tensor.record_stream: lambda func, args, kwargs: None,
             Tensor.share_memory_: self._share,
+            torch.device: self._device,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -198,6 +199,11 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
         if isinstance(source, FakeTensor) and not isinstance(target, FakeTensor):
             return target
         return func(*args, **kwargs)
+
+    def _device(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A number alone is a card's; a torch that was built without CUDA knows of none."""
+        index = args[0] if args else kwargs.get("type")
+        return torch.device("cuda", index) if isinstance(index, int) else func(*args, **kwargs)
 
     def _share(self, func: Any, args: Any, kwargs: Any) -> Any:
         return args[0] if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
