@@ -138,7 +138,9 @@ def with_generations(run: VirtualRun) -> VirtualRun:
             )
             continue
         made = len(longer) - len(run.events)
-        run.result["notes"].append(f"generate: the last {left} tokens were calculated from the first")
+        told = f"generate: the last {left} tokens were calculated from the first"
+        if told not in run.result["notes"]:
+            run.result["notes"].append(told)
         run.result["step_ends"] = [
             at + made if at >= cuts[-1] else at for at in run.result.get("step_ends", [])
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -249,6 +250,17 @@ def follow_device_context(redirect: Redirect) -> None:
     _device.DeviceContext.__torch_function__ = made
 
 
+def follow_threads(redirect: Redirect) -> None:
+    """A mode is of one thread; those that the script starts, such as one that fetches the next batch, see the card too."""
+    run = threading.Thread.run
+
+    def followed(thread: threading.Thread) -> None:
+        with redirect:
+            run(thread)
+
+    setattr(threading.Thread, "run", followed)  # noqa: B010
+
+
 def show_bodies() -> None:
     """torch's functions in Python give themselves to a mode as a whole, which then sees nothing of what they call. Here they
     run as they are unless an operand is of a class with its own way."""
@@ -298,4 +310,12 @@ def _seen_device(tensor: Any) -> torch.device:
     return torch.device("meta") if mode.in_kernel_invocation else tensor.fake_device  # the compiler's
 
 
-__all__ = ["CARD", "Redirect", "follow_device_context", "is_cuda", "show_bodies", "show_devices"]
+__all__ = [
+    "CARD",
+    "Redirect",
+    "follow_device_context",
+    "follow_threads",
+    "is_cuda",
+    "show_bodies",
+    "show_devices",
+]

@@ -272,6 +272,7 @@ def _install(folder: str) -> None:
     one_rank.run_spawned_here()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
     redirect.__enter__()
+    cuda_redirect.follow_threads(redirect)
     os.register_at_fork(after_in_child=_in_fork)
     atexit.register(_at_exit, folder)
     threading.Thread(target=_alarm, args=(folder, limit), daemon=True).start()
@@ -309,6 +310,7 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
 
 def _in_fork() -> None:
     _own["redirect"].active = False
+    _own["mode"].one_at_a_time = threading.Lock()  # another thread may have held it
     _own["pid"] = 0
 
 
