@@ -224,6 +224,54 @@ def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert sizing.refused is not None and "CUDA graphs" in sizing.refused, "no handler swallows it"
 
 
+BEGINS = "import torch\nmodel = torch.nn.Linear(8, 8).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+STEPS = (
+    "for _ in range(5):\n    model(torch.ones(4, 8, device='cuda')).sum().backward()\n    optimizer.step()\n"
+)
+BUILDS = """
+from torch.utils.cpp_extension import load_inline
+load_inline("blur", cpp_sources="", cuda_sources="torch::Tensor blur(torch::Tensor x) { return x; }", functions=["blur"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "says"),
+    [
+        (BEGINS + BUILDS + STEPS, 0, "blur is a CUDA extension that the script builds"),
+        (BEGINS + "raise RuntimeError('x must be a CUDA tensor')\n", 0, "compiled code that wants a real GPU"),
+        (BEGINS + "import ctypes\nctypes.string_at(model.weight.data_ptr() * 0 + 8)\n", 139, "an address in the GPU's memory"),
+        ("import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:cudaMallocAsync'\n" + BEGINS + STEPS, 0, "cudaMallocAsync"),
+        (BEGINS + "print('no data')\n", 0, "ended without a step"),
+    ],
+    ids=["a CUDA extension", "compiled code", "a crash", "another allocator", "no step"],
+)  # fmt: skip
+def test_each_refusal_has_its_reason(
+    script: str, status: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizing, ended, told = size(script, tmp_path, monkeypatch)
+    assert sizing.refused is not None and says in sizing.refused, (sizing.refused, told)
+    assert ended == status and sizing.gpu is None
+
+
+def test_settings_that_a_script_makes_of_its_allocator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many set the variable in their first line, where no shell sees it."""
+    grows = BEGINS + (
+        "for width in range(1, 40):\n    model(torch.ones(100_000 * (1 + width % 7), 8, device='cuda')).sum().backward()\n    optimizer.step()\n"
+    )
+    asked = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n" + grows
+    called = grows.replace(
+        "model =", "torch.cuda.memory._set_allocator_settings('expandable_segments:True')\nmodel ="
+    )
+    wastes = []
+    for script in (grows, asked, called):
+        sizing, _, told = size(script, tmp_path, monkeypatch)
+        assert sizing.gpu is not None, (sizing.refused, told)
+        wastes.append(sizing.gpu.parts.get("allocator waste", 0))
+    assert wastes[1] == wastes[2] < wastes[0] / 2, wastes
+
+
 EVALUATES_LONG = """
 import torch
 model = torch.nn.Linear(8, 8).cuda()
@@ -234,11 +282,21 @@ while True:
 """
 
 
+WAITS_FOR_A_VALUE = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(torch.ones(4, 8, device="cuda")).sum()
+while loss.item() > 1e-9: loss = loss / 2
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "says"),
     [
         ("import time, torch\nmodel = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    time.sleep(0.1)\n", "made no step in time"),
         (EVALUATES_LONG, "what training takes was not seen"),
+        (WAITS_FOR_A_VALUE, "it read values of the GPU at waits.py:6"),
     ],
 )  # fmt: skip
 def test_a_script_that_never_steps(

@@ -140,7 +140,7 @@ def _predicted(
 
 def predicted_need(run: VirtualRun) -> int:
     """With what is not known of its kernels."""
-    least = smallest_capacity(run.events, asked_expandable())
+    least = smallest_capacity(run.events, asked_expandable(run))
     return int(least * (1 + sum(widths(run.result).values())))
 
 

@@ -58,7 +58,7 @@ class BetweenRuns:
         pair = self._pair(small, large)
         if pair is None or large.source is None:
             return None
-        needed = smallest_capacity(pair.at(batch), virtual_run.asked_expandable())
+        needed = smallest_capacity(pair.at(batch), virtual_run.asked_expandable(large.source.run))
         return virtual_run.context_of(large.source.run, large.source.card).usual + needed
 
     def _pair(self, small: Point, large: Point) -> LogPair | None:
@@ -78,7 +78,7 @@ class BetweenRuns:
 def _point_at(pair: LogPair, small: Point, large: Point, batch: int) -> Point:
     assert large.source is not None
     run, card = replace(large.source.run, events=pair.at(batch)), large.source.card
-    _, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+    _, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(run), card)
     share = (batch - small.batch) / (large.batch - small.batch)
     return replace(
         large,
@@ -92,7 +92,7 @@ def _point_at(pair: LogPair, small: Point, large: Point, batch: int) -> Point:
 
 
 def card_needs(run: VirtualRun, card: Card) -> dict[str, CardNeed]:
-    asked = virtual_run.asked_expandable()
+    asked = virtual_run.asked_expandable(run)
     native = _need(run, card, asked)
     needs = {NATIVE: native}
     if not asked:

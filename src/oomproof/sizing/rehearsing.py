@@ -409,7 +409,8 @@ def _notes(result: Mapping[str, Any], folder: str) -> tuple[str, ...]:
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         written = json.load(file)
         if written["count"]:
+            files = "file" if written["count"] == 1 else "files"
             notes.append(
-                f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
+                f"held back: {written['count']} {files} ({format_size(written['bytes'])}), such as {written['names'][0]}"
             )
     return tuple(notes)

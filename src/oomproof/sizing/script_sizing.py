@@ -99,6 +99,16 @@ def size_command(
     return answer
 
 
+def _waits(run: virtual_run.VirtualRun) -> str:
+    """Where a loop may wait for a value of the card to change."""
+    line = run.result.get("reads_at")
+    return (
+        f"at its end it read values of the GPU at {line}, and a virtual GPU has none: a loop that waits for one never ends; leave the loop out for sizing, or run it there with: oomproof run"
+        if line
+        else ""
+    )
+
+
 def _tell_nobody(text: str) -> None:
     """What a run says that is repeated without torch.compile, since following that may be what failed."""
 
@@ -129,6 +139,7 @@ def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[
         **watched_child.environment_for(folder, _CODE, "virtual_start", time_limit),
         "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
         "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0",
+        "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers would read weights in threads, where tensors are real
     }  # fmt: skip
 
 
@@ -195,6 +206,12 @@ def _answer(
         return _refused(
             f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
         )
+    if failed and watched.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV):
+        watched_child.show_error(folder, tell)
+        return _refused(
+            "the command crashed (SIGSEGV), by itself or in compiled code that was given an address in the GPU's memory, of which a virtual GPU has none; run it there with: oomproof run",
+            status=watched.status,
+        )
     if failed:
         cause = "the command failed by itself"
         if watched_child.show_error(folder, tell) and not watched.has_network:
@@ -220,15 +237,24 @@ def _answer(
         return _refused(
             "the script called no model and made no step in time; give it longer with --time-limit, or size its files: oomproof size FILE"
         )
-    if run.result.get("reason") == "time limit" and not run.result["steps"] and run.result.get("trains"):
-        return _refused(
-            "the script has an optimizer, and made no step with it in time: what training takes was not seen; give it longer with --time-limit 5m, or let its first evaluation be shorter"
-        )
+    if not run.result["steps"] and run.result.get("trains"):
+        if run.result["reason"] == "time limit":
+            return _refused(
+                "the script has an optimizer, and made no step with it in time: what training takes was not seen; "
+                + (
+                    _waits(run)
+                    or "give it longer with --time-limit 5m, or let its first evaluation be shorter"
+                )
+            )
+        if run.result["reason"] == "script ended" and not {"eval", "generate"} & run.result["phases"].keys():
+            return _refused(
+                "the script has an optimizer, and ended without a step of it: what training takes was not seen; does it find its data?"
+            )
     if not run.events and not run.result["peak"]["host"]:
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         )
-    if why := virtual_run.by_values(run):
+    if why := virtual_run.by_values(run) or virtual_run.by_allocator(run):
         return _refused(why)
     seen = SizedScript(
         Sizing(None, None, (), ""),
@@ -243,7 +269,7 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
     """The same virtual run with what that card really took for its operations."""
     assert sized.seen is not None and sized.host is not None
     run, card, searched = sized.seen, ANY_CARD, ""
-    expandable = virtual_run.asked_expandable()
+    expandable = virtual_run.asked_expandable(run)
     if calibrated is not None:
         run, searched = kernel_search.measured_run(run, calibrated, expandable, gpu_total)
         card = calibrated.card(ANY_CARD)
@@ -359,7 +385,8 @@ def _held_back(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         written = json.load(file)
         if written["count"]:
-            yield f"{HELD_BACK}{written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
+            files = "file" if written["count"] == 1 else "files"
+            yield f"{HELD_BACK}{written['count']} {files} ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
 def _refused(why: str, passing: bool = False, status: int = 0) -> SizedScript:

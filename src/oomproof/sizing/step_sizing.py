@@ -62,6 +62,8 @@ def step_run(
     run = VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), log.births.tobytes())
     if not run.events:
         return "the step put nothing on a GPU: has the model parameters?"
+    if other := virtual_run.by_allocator(run):
+        return other
     return virtual_run.completed(run)
 
 
@@ -169,7 +171,7 @@ def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: An
 def _sizing(run: VirtualRun, calibrated: CalibratedCard | None) -> Sizing:
     result = run.result
     card, basis, searched = ANY_CARD, BASIS, ""
-    expandable = virtual_run.asked_expandable()
+    expandable = virtual_run.asked_expandable(run)
     if calibrated is not None:
         run, searched = kernel_search.measured_run(run, calibrated, expandable, None)
         card = calibrated.card(ANY_CARD)

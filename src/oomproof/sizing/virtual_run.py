@@ -33,6 +33,7 @@ PARTS = (
 )
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
+_OTHER_BACKEND = "backend:cudaMallocAsync"
 _NO_CARD_HAS = 1 << 40  # bytes
 _NAMED = 4  # operations in a note
 
@@ -137,7 +138,9 @@ def with_generations(run: VirtualRun) -> VirtualRun:
             )
             continue
         made = len(longer) - len(run.events)
-        run.result["notes"].append(f"generate: the last {left} tokens were calculated from the first")
+        told = f"generate: the last {left} tokens were calculated from the first"
+        if told not in run.result["notes"]:
+            run.result["notes"].append(told)
         run.result["step_ends"] = [
             at + made if at >= cuts[-1] else at for at in run.result.get("step_ends", [])
         ]
@@ -301,9 +304,21 @@ def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
     return parts
 
 
-def asked_expandable() -> bool:
-    """Of the allocator, by this process's environment, which the script gets too."""
-    return any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
+def asked_expandable(run: VirtualRun | None = None) -> bool:
+    """Of the allocator, by what the script had at its end, else by this process's environment, which the script gets too."""
+    return any(map(asks_expandable, _allocator_settings(run)))
+
+
+def _allocator_settings(run: VirtualRun | None) -> list[str]:
+    told = run.result.get("allocator") if run is not None else None
+    return told if told is not None else [os.environ.get(name, "") for name in (NEW_NAME, OLD_NAME)]
+
+
+def by_allocator(run: VirtualRun) -> str:
+    """A sentence where another allocator than the one that is simulated is asked for."""
+    if not any(_OTHER_BACKEND in settings.replace(" ", "") for settings in _allocator_settings(run)):
+        return ""
+    return f"what cudaMallocAsync keeps of freed memory is the driver's affair and not known here; take {_OTHER_BACKEND} out of {OLD_NAME} to size it with PyTorch's own allocator"
 
 
 def gpu_estimate(

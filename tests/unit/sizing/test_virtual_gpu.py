@@ -217,6 +217,33 @@ def test_a_script_reads_back_what_it_saved(tmp_path: Path, monkeypatch: pytest.M
     assert run.result["saved"] >= 64 * 64 * 4
 
 
+FETCHES = """
+import queue, threading, torch
+from concurrent.futures import ThreadPoolExecutor
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = queue.Queue(2)
+
+def fetch():
+    for _ in range(200):
+        batches.put((torch.ones(64, 256).cuda(), torch.zeros(64, 256, device="cuda")))
+    batches.put(None)
+
+threading.Thread(target=fetch, daemon=True).start()
+with ThreadPoolExecutor(2) as pool:
+    assert all(pool.map(lambda size: torch.ones(size).to("cuda").is_cuda, range(1, 50)))
+while (batch := batches.get()) is not None:
+    (model(batch[0]) + torch.ones(64, 256, device="cuda") - batch[1]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_thread_that_fetches_batches_onto_the_card(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(FETCHES, tmp_path)
+    assert run.result["steps"] >= 3 and virtual_run.gpu_estimate(run)[0].parts["weights"] == 4 * 256 * 257
+
+
 LOOKED_FOR = """
 import importlib.util
 assert importlib.util.find_spec("torch") is not None     # as datasets does it: found, and not loaded

@@ -56,6 +56,13 @@ class _Capture:
         raise Refused("CUDA graphs cannot be followed without a GPU; switch them off for sizing")
 
 
+class _OtherAllocator:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise Refused(
+            "an allocator that is not PyTorch's own (CUDAPluggableAllocator, RMM) cannot be followed; leave it out for sizing"
+        )
+
+
 def install(log: StorageLog, total: int) -> None:
     """``total``: bytes of the card, 0: there is none to be seen."""
     one_rank.install(log)
@@ -158,6 +165,9 @@ def _answers(log: StorageLog, total: int) -> dict[str, Any]:
         "stream": lambda stream=None: contextlib.nullcontext(),
         "device": _Nothing,
         "device_of": _Nothing,
+        "_set_allocator_settings": log.allocator_settings.append,
+        "CUDAPluggableAllocator": _OtherAllocator,
+        "change_current_allocator": _OtherAllocator,
         "CUDAGraph": _Capture,
         "graph": _Capture,
         "make_graphed_callables": _Capture,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -90,6 +91,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             Tensor.copy_: self._copy,
             Tensor.record_stream: lambda func, args, kwargs: None,
             Tensor.share_memory_: self._share,
+            torch.device: self._device,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -199,6 +201,11 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             return target
         return func(*args, **kwargs)
 
+    def _device(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A number alone is a card's; a torch that was built without CUDA knows of none."""
+        index = args[0] if args else kwargs.get("type")
+        return torch.device("cuda", index) if isinstance(index, int) else func(*args, **kwargs)
+
     def _share(self, func: Any, args: Any, kwargs: Any) -> Any:
         return args[0] if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
 
@@ -241,6 +248,17 @@ def follow_device_context(redirect: Redirect) -> None:
         return original(self, func, types, args, kwargs)
 
     _device.DeviceContext.__torch_function__ = made
+
+
+def follow_threads(redirect: Redirect) -> None:
+    """A mode is of one thread; those that the script starts, such as one that fetches the next batch, see the card too."""
+    run = threading.Thread.run
+
+    def followed(thread: threading.Thread) -> None:
+        with redirect:
+            run(thread)
+
+    setattr(threading.Thread, "run", followed)  # noqa: B010
 
 
 def show_bodies() -> None:
@@ -292,4 +310,12 @@ def _seen_device(tensor: Any) -> torch.device:
     return torch.device("meta") if mode.in_kernel_invocation else tensor.fake_device  # the compiler's
 
 
-__all__ = ["CARD", "Redirect", "follow_device_context", "is_cuda", "show_bodies", "show_devices"]
+__all__ = [
+    "CARD",
+    "Redirect",
+    "follow_device_context",
+    "follow_threads",
+    "is_cuda",
+    "show_bodies",
+    "show_devices",
+]

@@ -33,6 +33,7 @@ class StorageLog:
         self.peak_place = ""
         self.marks: list[tuple[int, str]] = []  # index into the card's events, name of what began there
         self.host_marks: list[tuple[int, str]] = []  # the same for the host's
+        self.allocator_settings: list[str] = []  # that the script makes itself
         self.part = 0  # of the step: see PARTS_OF_STEP
         self.place: Any = lambda: ""
         self.forget: Any = lambda number: None  # called with the number of a storage that is gone
@@ -143,9 +144,9 @@ class StorageLog:
 PARTS_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)
 
 
-def user_line(skip: tuple[str, ...]) -> str:
-    """The innermost line of the user's own files on the stack: those outside the folders in ``skip``."""
-    frame: Any = sys._getframe(2)
+def user_line(skip: tuple[str, ...], frame: Any = None) -> str:
+    """The innermost line of the user's own files on the stack, or below that frame: those outside the folders in ``skip``."""
+    frame = frame if frame is not None else sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(skip) and not file.startswith(("<", _HERE)):

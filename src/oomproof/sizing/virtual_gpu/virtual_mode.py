@@ -39,6 +39,7 @@ def _is_made_of_others(func: Any) -> bool:
 
 class _Depth(threading.local):
     inside = 0  # an operation on fake tensors is under way: its own look at `device` must see what torch has
+    creating: str | None = None  # where what this thread makes now is put
 
 
 class VirtualMode(FakeTensorMode):  # type: ignore[misc]
@@ -51,7 +52,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.uniform = UniformTensors(log)
         self.set_elements = SetElements(log, self.uniform)
         self.depth = _Depth()
-        self.creating: str | None = None
+        self.one_at_a_time = threading.Lock()  # of threads: fake tensors keep their state in the mode
         self.scalars = 0
         self.convolutions = self.matrices = 0  # how often
         self.widened: dict[str, int] = {}
@@ -80,7 +81,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                 return func.decompose(*args, **kwargs)
         depth.inside += 1
         try:
-            with torch._C.DisableTorchFunction():
+            with self.one_at_a_time, torch._C.DisableTorchFunction():
                 handler = cuda_kernels.replaced(func)
                 out = cuda_kernels.exact(self, func, args, kwargs)
                 if out is None and handler is not None:
@@ -105,7 +106,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         if func is _GRADIENTS and self.place_of(args) == GPU:
             self._see_gradients(args, kwargs, out)
             return
-        where = self.creating
+        where = self.depth.creating
         fresh = False
         for tensor in fakes(out[::-1] if func is _DROPOUT else out):
             storage = tensor.untyped_storage()
@@ -176,12 +177,12 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def making(self, where: str) -> Iterator[None]:
-        before, self.creating = self.creating, where
+        before, self.depth.creating = self.depth.creating, where
         try:
             with self:
                 yield
         finally:
-            self.creating = before
+            self.depth.creating = before
 
     def like(self, tensor: Any, where: str, dtype: Any = None, memory_format: Any = None) -> Any:
         """A new tensor of the same shape and order of dimensions, with its own storage."""

@@ -6,6 +6,7 @@ import atexit
 import importlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def begin(folder: str) -> None:
         "transformers.utils.import_utils": lambda module: setattr(
             module, "is_fake_tensor", lambda tensor: False
         ),
+        "torch.utils.cpp_extension": _refuse_cuda_extensions,
         "torch.distributed.fsdp": lambda module: _refuse(
             "FSDP", module, "FullyShardedDataParallel", "fully_shard"
         ),
@@ -116,6 +118,12 @@ _NO_CARD = (
 )  # fmt: skip
 
 
+# words of extensions, Triton's among them, that were given tensors of a card that is not there
+_WANTS_CARD = re.compile(
+    r"must (be|reside|live)\b.{0,40}\b(cuda|gpu)\b|\bis_cuda\b|not compiled with gpu|not implemented on (the )?cpu|active drivers", re.I
+)  # fmt: skip
+
+
 def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
     """A sentence where the virtual GPU failed, not the script."""
     if kind.__name__ == "Refused":
@@ -127,6 +135,9 @@ def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
         if "site-packages" not in last and not last.startswith(here):
             line = f"{os.path.basename(last)}:{trace.tb_lineno}"
         trace = trace.tb_next
+    first = (str(error).strip().splitlines() or [""])[0]
+    if issubclass(kind, (RuntimeError, AssertionError)) and _WANTS_CARD.search(first):
+        return f"{line} gives tensors to compiled code that wants a real GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
     ours = (
         kind.__name__ in _FAKE_ERRORS or last.startswith(here) or any(text in str(error) for text in _NO_CARD)
     )
@@ -134,7 +145,6 @@ def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
         return ""
     if "SparseTensorImpl" in str(error):
         return f"{line} makes sparse gradients, such as those of nn.Embedding(sparse=True), which cannot be followed without a GPU; run it there with: oomproof run"
-    first = (str(error).strip().splitlines() or [""])[0]
     return f"{line} cannot be followed without a GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
 
 
@@ -179,6 +189,23 @@ def _refuse(name: str, module: Any, *parts: str) -> None:
     one_rank.refuse(name, *parts)(module)
 
 
+def _refuse_cuda_extensions(module: Any) -> None:
+    """torch.utils.cpp_extension: what is built of CUDA sources. C++ alone may be for the host."""
+    build = module._jit_compile
+
+    def built(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        from .cuda_queries import Refused
+
+        files = [sources] if isinstance(sources, str) else list(sources)
+        if kwargs.get("with_cuda") or any(str(file).endswith((".cu", ".cuh")) for file in files):
+            raise Refused(
+                f"{name} is a CUDA extension that the script builds, and cannot be followed without a GPU; leave it out for sizing, or run it there with: oomproof run"
+            )
+        return build(name, sources, *args, **kwargs)
+
+    module._jit_compile = built
+
+
 def _check_no_values(metric: Any) -> None:
     """torchmetrics counts the distinct labels of each batch, and refuses more than there are classes."""
     metric.validate_args = property(lambda self: False, lambda self, value: None)
@@ -208,7 +235,14 @@ def _overhead(flow: Any, own: dict[str, Any]) -> int:
 def _install(folder: str) -> None:
     import torch
 
-    from . import compiled_functions, cuda_redirect, loader_flow, one_rank, training_flow
+    from . import (
+        compiled_functions,
+        cuda_redirect,
+        loaded_checkpoints,
+        loader_flow,
+        one_rank,
+        training_flow,
+    )
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -232,11 +266,13 @@ def _install(folder: str) -> None:
     change_torch(redirect, library, int(total) if total else 80 << 30)
     torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     compiled_functions.install(mode, redirect, flow, lambda: _touch(folder, COMPILED))
+    loaded_checkpoints.LoadedCheckpoints(redirect).install()
     flow.install()
     loaders.install()
     one_rank.run_spawned_here()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
     redirect.__enter__()
+    cuda_redirect.follow_threads(redirect)
     os.register_at_fork(after_in_child=_in_fork)
     atexit.register(_at_exit, folder)
     threading.Thread(target=_alarm, args=(folder, limit), daemon=True).start()
@@ -274,16 +310,22 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
 
 def _in_fork() -> None:
     _own["redirect"].active = False
+    _own["mode"].one_at_a_time = threading.Lock()  # another thread may have held it
     _own["pid"] = 0
 
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    started = time.monotonic()
+    from .storage_log import user_line
+
+    started, main = time.monotonic(), threading.main_thread().ident or 0
     while True:
+        reads = _own["mode"].scalars
         time.sleep(1.0)
         patience = 1 if _own["flow"].steps >= STEPS else PATIENCE
         if time.monotonic() - started > patience * limit + 1:
+            if _own["mode"].scalars > reads:
+                _own["reads_at"] = user_line(_own["flow"].skip, sys._current_frames().get(main))
             try:
                 _finish(folder, "time limit")
             except RuntimeError:  # what is written down changed meanwhile: the script runs on beside us
@@ -331,10 +373,16 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "reason": reason, "refused": own.get("refused") or None,
         "steps": flow.steps, "trains": bool(flow.optimizers), "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
+        "scalars": mode.scalars, "reads_at": own.get("reads_at", ""), "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "allocator": _allocator_settings(log), "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
         "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "own": flow.memory.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "shared_beside": loaders.shared_beside, "overhead": _overhead(flow, own), "ranks": one_rank.known["ranks"], "launcher": max(0, one_rank.known["launcher"] - _overhead(flow, own)), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
+
+
+def _allocator_settings(log: Any) -> list[str]:
+    """Of the script's own environment: many set it in their first line."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return [*(os.environ[name] for name in names if os.environ.get(name)), *log.allocator_settings]
 
 
 _writing = threading.Lock()  # the script and the alarm may come to their end at once
