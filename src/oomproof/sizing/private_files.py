@@ -4,7 +4,8 @@ nothing of ours.
     python private_files.py RESULTS COMMAND…
 
 In a mount namespace of its own (and a user namespace, where we are not root) each file system of the machine gets an overlay in
-memory; RESULTS alone is the real folder. When the command has ended, RESULTS/written.json lists what it wrote.
+memory; RESULTS alone is the real folder. The kernel's own files (/sys, /proc/sys) can only be read, and from Linux 6.12 on no
+process outside gets a signal. When the command has ended, RESULTS/written.json lists what it wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ import sys
 CANNOT = 77  # the exit status where no namespace or overlay could be had; RESULTS/cannot says why
 _NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
 _BIND, _REC, _PRIVATE, _RDONLY, _REMOUNT = 4096, 16384, 1 << 18, 1, 32
-_SYSTEM = ("/proc", "/sys", "/dev", "/run")
+_SYSTEM = ("/proc", "/sys", "/dev")
+_SETTINGS = ("/sys", "/proc/sys")  # of the machine, where root could change them
+# system calls, the same numbers on every architecture
+_MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 442, 444, 446
+_HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
+_ABI_WITH_SIGNALS, _ASK_ABI, _SCOPE_SIGNALS, _NO_NEW_PRIVILEGES = 6, 1, 2, 38
 # file systems that hold nobody's files
 _NOT_FILES = frozenset(
     [
@@ -202,6 +208,7 @@ def enter(results: str) -> tuple[str, list[str]]:
     _put_back(hidden)
     _mount(f"/proc/self/fd/{own}", results, "", _BIND | _REC)
     _own_shared_memory()
+    _settings_read_only()
     os.chdir(directory)
     return f"/proc/{os.getpid()}/fd/{inner}", folders
 
@@ -213,6 +220,32 @@ def _own_shared_memory() -> None:
         _mount("tmpfs", "/dev/shm", "tmpfs", 0, f"size={facts.f_blocks * facts.f_frsize},mode=1777")
     except (OSError, Cannot):
         pass
+
+
+def _settings_read_only() -> None:
+    """With what is mounted below them. Where the kernel cannot (before 5.12), they stay as they are."""
+    attributes = struct.pack("QQQQ", _READ_ONLY, 0, 0, 0)
+    for folder in _SETTINGS:
+        try:
+            _mount(folder, folder, "", _BIND | _REC)
+        except Cannot:
+            continue
+        _libc.syscall(_MOUNT_SETATTR, _HERE, folder.encode(), _RECURSIVE, attributes, len(attributes))
+
+
+def keep_signals_inside() -> bool:
+    """From here on this process and those it starts reach no others with a signal. False where the kernel has no such thing."""
+    if _libc.syscall(_LANDLOCK_CREATE, None, 0, _ASK_ABI) < _ABI_WITH_SIGNALS:
+        return False
+    rules = struct.pack("QQQ", 0, 0, _SCOPE_SIGNALS)
+    handle = _libc.syscall(_LANDLOCK_CREATE, rules, len(rules), 0)
+    if handle < 0:
+        return False
+    done = (
+        _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0 and _libc.syscall(_LANDLOCK_RESTRICT, handle, 0) == 0
+    )
+    os.close(handle)
+    return bool(done)
 
 
 def written(scratch: str, covered: list[str], most: int = 8) -> dict[str, object]:
@@ -249,6 +282,7 @@ def main(arguments: list[str]) -> int:
         return CANNOT
     child = os.fork()
     if child == 0:
+        keep_signals_inside()
         try:
             os.execvp(command[0], command)
         except OSError as error:

@@ -49,6 +49,44 @@ def test_writes_and_deletes_stay_private(tmp_path: Path) -> None:
     assert str(folder / "new") in written["names"]
 
 
+OUTSIDE = """
+import os, signal, subprocess, sys
+refused = 0
+for path in ("/proc/sys/kernel/hostname", "/sys/kernel/profiling"):
+    try:
+        open(path, "r+").close()
+    except OSError:
+        refused += 1
+assert refused == 2
+if os.path.isdir("/run") and os.access("/run", os.W_OK):
+    open("/run/oomproof-test", "w").close()
+child = subprocess.Popen(["sleep", "60"])
+child.terminate()
+assert child.wait() == -signal.SIGTERM, "its own processes it may end"
+try:
+    os.kill(int(sys.argv[1]), signal.SIGTERM)
+except PermissionError:
+    print("kept inside")
+"""
+
+
+def test_nothing_outside_is_changed_or_ended(tmp_path: Path) -> None:
+    """By a script that restarts a server by its pid file, say."""
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        ended = run(tmp_path, sys.executable, "-c", OUTSIDE, str(other.pid))
+        if ended.returncode == private_files.CANNOT:
+            pytest.skip((tmp_path / "cannot").read_text())
+        assert ended.returncode == 0, ended.stderr
+        assert not Path("/run/oomproof-test").exists()
+        knows_signals = private_files._libc.syscall(444, None, 0, 1) >= 6  # landlock, by its version
+        assert ("kept inside" in ended.stdout) == knows_signals
+        assert other.poll() is None or "kept inside" not in ended.stdout
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     ended = run(tmp_path, "/no/such/command")
     if ended.returncode == private_files.CANNOT:
