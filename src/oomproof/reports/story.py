@@ -189,11 +189,19 @@ _UNDER_WATCH = {
 }
 
 
+def _script(stack: Stack | None) -> str:
+    """That a log's traceback begins in, as its name; else any."""
+    frame = stack.frames[-1].frame if stack is not None and stack.frames else None
+    if frame is None or frame.name != "<module>" or not frame.file.endswith(".py"):
+        return "train.py"
+    return shlex.quote(frame.file.rpartition("/")[2])
+
+
 def prevention(story: Story) -> list[tuple[str, str | None]]:
     """(what keeps it from happening again, the command) for this cause; ours to offer, not the job's to change."""
     verdict, run = story.verdict, story.run
     advice: list[tuple[str, str | None]] = []
-    command = story.command or "python train.py"
+    command = story.command or f"python {_script(story.stack)}"
     kept = _flags_next_time(story)
     if verdict.kind.good:
         return advice

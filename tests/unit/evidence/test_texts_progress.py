@@ -260,3 +260,19 @@ def test_a_count_at_the_start_of_each_line_is_progress() -> None:
     assert last("3/4 of them are private\n").step is None
     dates = "".join(f"{month}/24 was a good month\n" for month in (7, 12, 3, 11, 5, 4))
     assert last(dates).step is None
+
+
+OUTER = "Epochs:  {percent}%|▎         | {done}/30 [{done:02}:59<10:00, 59.9s/it]\n"
+
+
+def test_a_bar_around_the_bars_of_the_steps_tells_the_epoch() -> None:
+    inner = " 42%|████▏     | 472/1122 [00:59<01:21,  8.0it/s, loss=0.4]\n"
+    sign = last(OUTER.format(percent=3, done=1) + inner)
+    assert (sign.epoch, sign.epochs, sign.bar, sign.unfinished) == (2.0, 30, (472, 1122), True)
+    whole = " 100%|██████████| 1122/1122 [02:20<00:00,  8.0it/s, loss=0.4]\n"
+    assert (
+        last(OUTER.format(percent=93, done=28) + whole + OUTER.format(percent=100, done=30)).unfinished
+        is False
+    )
+    steps = last("Epoch:  45%|████▌     | 450/1000 [00:10<00:12, 44.21it/s, loss=0.2]\n")
+    assert (steps.step, steps.total) == (450, 1000)

@@ -419,3 +419,15 @@ def test_what_leaves_the_machine_its_floor_is_no_limit_of_the_users(state: Path)
         text = page(verdict(run.id), Run(run.folder))
         assert shown in text
         assert ("lies far above" in text) is False or limit is not None
+
+
+def test_the_command_to_run_next_names_the_script_of_a_texts_traceback(state: Path) -> None:
+    path = state / "train.log"
+    path.write_text(
+        'Traceback (most recent call last):\n  File "/home/me/nlp/fine tune.py", line 40, in <module>\n    main()\n'
+        '  File "/home/me/nlp/fine tune.py", line 7, in main\n    loss.backward()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    assert "oomproof run -- python &#x27;fine tune.py&#x27;" in page(verdict(), None, sources=[str(path)])
+    path.write_text("step 1\n")
+    assert "oomproof run -- python train.py" in page(verdict(), None, sources=[str(path)])

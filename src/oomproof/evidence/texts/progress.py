@@ -48,6 +48,9 @@ _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
 # tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
+# a bar around the bars of the steps: it moves once an epoch
+_OF_EPOCHS = re.compile(r"(?i)\W{0,8}(?:train(?:ing)? )?epochs?\W{0,8}")
+_MOST_EPOCHS = 200  # more are the steps of one, whose bar is called so
 _ELAPSED = re.compile(r"(?:\[(?=[\d:]{4,10}<)|\s(?=[\d:]{4,10} • ))(?:(\d{1,4}):)?(\d{1,2}):(\d\d)\b")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
@@ -78,6 +81,10 @@ def read_sign(text: str) -> Progress | None:
     """One line's sign, None where it holds none. Settings ("batch size: 8", "max_steps 100") are no signs."""
     if bars := list(_TQDM.finditer(text)):
         last = bars[-1]  # bars drawn over one another: the last is the newest
+        if _OF_EPOCHS.fullmatch(text[: last.start()]) and 1 < int(last[3]) <= _MOST_EPOCHS:
+            done, epochs = int(last[2]), int(last[3])
+            bar = _sign(text, None, None, float(min(done + 1, epochs)))
+            return replace(bar, epochs=epochs, phase="train" if bar.phase == "unknown" else bar.phase)
         return _sign(text, int(last[2]), int(last[3]), _epoch(text[: last.start()]))
     if match := _FAIRSEQ.search(text) or _TRACKING.search(text):
         return _sign(text, int(match[2]), int(match[3]), float(match[1]))

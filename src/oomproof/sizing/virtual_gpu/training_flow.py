@@ -21,6 +21,7 @@ from .virtual_mode import VirtualMode
 
 ACCUMULATED = 16  # backward passes without a step: then it is taken for the script, which may gather forty
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
+_UNSHORTENED = 3.0  # seconds to wait for an evaluation in a loop without a loader, which cannot be shortened
 _notes: list[str] = []
 
 
@@ -261,7 +262,7 @@ class Flow:
         """Without a loader to shorten, an evaluation may be hours away; one was seen where the script began with it."""
         assert self.stepped_at is not None
         three = 0.0 if "eval" in self.phases else self.stepped_at - self.started
-        return time.monotonic() - self.stepped_at > max(5.0, min(three, self.limit / 2))
+        return time.monotonic() - self.stepped_at > max(_UNSHORTENED, min(three, self.limit / 2))
 
     # what the card does otherwise
 
