@@ -63,6 +63,12 @@ JOBS: dict[str, list[str]] = {
     "later: loader 3 spawn, prefetch 3": loader(workers=3, method="spawn", prefetch=3, steps=24),
     "later: cpu: transformer encoder": ["cpu_encoder.py"],
     "later: cpu: embeddings": ["cpu_factors.py"],
+    # freed activations that malloc keeps beside what it maps; the first was in view when that was modelled
+    "layers: cpu: 31 MiB": ["cpu_layers.py"],
+    "layers: cpu: 8 MiB": ["cpu_layers.py", "--batch", "500"],
+    "layers: cpu: narrow": ["cpu_layers.py", "--hidden", "1024"],
+    "layers: cpu: tall": ["cpu_layers.py", "--batch", "8000", "--hidden", "2048"],
+    "layers: cpu: wide": ["cpu_layers.py", "--batch", "1500", "--hidden", "5120"],
     # large inputs, of which oneDNN makes copies; the first two were in view when these were modelled
     "pictures: cpu: satellite": ["cpu_pictures.py", "satellite"],
     "pictures: cpu: strided": ["cpu_pictures.py", "strided", "--batch", "32"],

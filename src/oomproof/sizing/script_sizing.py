@@ -360,7 +360,8 @@ def _on_cpu(run: virtual_run.VirtualRun) -> dict[str, int]:
     if not parts.get("gradients") and not parts.get("activations"):
         return parts
     small = virtual_run.host_peak_of_small(run, _KEPT)
-    return {**parts, "malloc and oneDNN": min(_ON_CPU, small) + int(_BESIDE * small)}
+    kept = int(_BESIDE * small) + virtual_run.host_left_in_heap(run, _KEPT)
+    return {**parts, "malloc and oneDNN": min(_ON_CPU, small) + kept}
 
 
 def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:

@@ -266,6 +266,21 @@ def host_peak_of_small(run: VirtualRun, below: int) -> int:
     return peak
 
 
+def host_left_in_heap(run: VirtualRun, below: int) -> int:
+    """What blocks smaller than that add to the most that lives at once, as malloc keeps the room of those that were freed while
+    it maps larger ones: activations that the optimizer's step finds gone."""
+    live = peak = small = most_small = together = 0
+    for name, size in run.host_events:
+        change = size if name > 0 else -size
+        live += change
+        if size < below:
+            small += change
+            most_small = max(most_small, small)
+        peak = max(peak, live)
+        together = max(together, live - small + most_small)
+    return together - peak
+
+
 def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
     """Of a model that stays on the host: what each phase takes, ``expected`` being the largest."""
     marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("host_marks", []))

@@ -88,6 +88,17 @@ def test_small_blocks_stay_in_the_heap() -> None:
     assert virtual_run.host_peak_of_small(run, 32) == 25
 
 
+def test_a_larger_block_finds_the_room_of_freed_small_ones_still_taken() -> None:
+    activations = [(1, 20), (2, 30), (-1, 20), (-2, 30)]
+    run = VirtualRun({}, [], bytes(3), host_events=[*activations, (3, 100), (-3, 100)])
+    assert virtual_run.host_left_in_heap(run, 32) == 50, (
+        "100 mapped beside 50 that malloc keeps, not 100 alone"
+    )
+    together = VirtualRun({}, [], bytes(3), host_events=[(3, 100), *activations, (-3, 100)])
+    assert virtual_run.host_left_in_heap(together, 32) == 0, "they were counted already"
+    assert virtual_run.host_left_in_heap(run, 16) == 0, "all are given back"
+
+
 def test_a_phase_that_was_not_reached_has_no_figure() -> None:
     run = a_run([(1, 1)], host_marks=[(0, "train")], phases={"train": 3})
     run.host_events = [(1, 50 * MIB)]
