@@ -246,6 +246,7 @@ def test_a_counter_in_brackets_is_no_prefix() -> None:
 
 def test_dashes_before_a_heading_are_no_arrow() -> None:
     assert last("-- Epoch 9 / 50\n").unfinished is True
+    assert last("--steps 500\n").step is None, "an option of a command"
     assert last("--> 9 for epoch in range(epoch, 50):  # Epoch 9 / 50\n").epoch is None
 
 

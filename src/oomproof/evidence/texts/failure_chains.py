@@ -85,9 +85,8 @@ class FailureChains:
     def add(self, number: int, text: str, hit: Hit, tag: str = "", raised: Raised | None = None) -> None:
         key = (hit.cause, hit.says)
         if raised is None and key == self._last_hit:
-            self._repeats += (
-                1  # a thousand threads' assertions are a few findings, of which the last tells where they end
-            )
+            # a thousand threads' assertions are a few findings, of which the last tells where they end
+            self._repeats += 1
         else:
             self._last_hit, self._repeats = key, 0
         again = self._repeats > 3 and raised is None

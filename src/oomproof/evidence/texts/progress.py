@@ -64,7 +64,7 @@ _FINISHED = re.compile(
 )
 
 
-_ARROW = re.compile(r"-{2,}>")  # IPython's, at a line of code
+_NO_SIGN = re.compile(r"-{2,}[>\w]")  # IPython's arrow at a line of code, a command's options
 # A clock's words: a trainer's hooks also print them when an exception ended it
 _CLOCK = re.compile(r"(?i)\b(?:total training time|overall training speed|training took)")
 
@@ -188,7 +188,7 @@ class ProgressTracker:
         return last.epochs is not None or (last.bar is not None and last.training_step is not None)
 
     def look(self, number: int, text: str, tag: str = "") -> None:
-        sign = read_sign(text) if not _ARROW.match(text) else None
+        sign = read_sign(text) if not _NO_SIGN.match(text) else None
         if sign is None or _is_torn(sign, self.last):
             return
         if self._fresh:

@@ -179,7 +179,8 @@ class TrainingParser:
         if not busy:
             if reopens:
                 self._look_for_restarts(block)
-            self._chains.went_by(len(block), sum(_characters(line) for _, line in block))
+            below = sum(_characters(line) for _, line in block) if self._chains.last else 0
+            self._chains.went_by(len(block), below)
             self._quick_progress(block, text)
             self._above = block[-1][1]
             return
