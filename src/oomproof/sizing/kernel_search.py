@@ -1,4 +1,4 @@
-"""cudnn.benchmark tries its kernels with memory that the card has free. A job that gets less tries fewer of them and goes on, so what the
+"""cudnn.benchmark tries its kernels with memory that the card has free. A job that gets less tries fewer of them and continues, so what the
 search takes is told apart from what the job needs (PyTorch's Conv_v8.cpp asks for half as much until it gets it, and empties the cache after)."""
 
 from __future__ import annotations

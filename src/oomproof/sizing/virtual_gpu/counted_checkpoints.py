@@ -79,7 +79,7 @@ def _has_fakes(value: Any) -> bool:
         _Search(_Nowhere()).dump(value)
     except _Found:
         return True
-    except Exception:
+    except Exception:  # whatever an object of the script raises when it is pickled
         return False
     return False
 
