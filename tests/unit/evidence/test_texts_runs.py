@@ -408,8 +408,9 @@ def test_a_log_that_goes_on_for_long_did_not_die_of_what_one_part_raised(cause) 
     assert cause(answers + died) == "other-error"
     assert cause(died + answers) == "not-a-crash"
     assert cause(died + answers[:4000]) == "other-error", "what was still in a buffer"
-    indented = "".join("  " + line + "\n" for line in answers.splitlines())
-    assert cause(died + indented) == "other-error", "a stack, a table"
+    for before in ("  ", "wandb: "):
+        below = "".join(before + line + "\n" for line in answers.splitlines())
+        assert cause(died + below) == "other-error", "a stack, a table, a summary of the run"
 
 
 def test_words_at_the_end_are_heard_although_an_older_failure_was_left_behind(cause) -> None:

@@ -58,8 +58,8 @@ def _marked(line: str) -> bool:
 
 
 def _characters(line: str) -> int:
-    """Of a line that stands for itself: what is indented belongs to a stack or a table above it."""
-    return 0 if line[:1] in " \t" else len(line)
+    """Of a line that stands for itself: what is indented belongs to a stack or a table above it, and wandb sums up after a death."""
+    return 0 if log_end.NOT_ORDINARY.match(line) else len(line)
 
 
 def _is_data(line: str) -> bool:
