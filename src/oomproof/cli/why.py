@@ -374,9 +374,8 @@ def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
     """Where memory filled, what to do is known by who was alive, not by one run: starting it as before fills it again."""
     from oomproof.reports.outage_report import next_step
 
-    filled = (
-        outage.kind in ("memory", "filling") and verdict.culprit is None
-    )  # one beside it has its own answer
+    # a culprit beside it has an answer of its own
+    filled = outage.kind in ("memory", "filling") and verdict.culprit is None
     return replace(verdict, next=next_step(outage)) if filled else verdict
 
 

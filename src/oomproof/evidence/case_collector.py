@@ -46,6 +46,7 @@ _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown ha
 _MOST_OF = 0.98  # of the machine's memory, which ballooning may change a little
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
+_STILL_WRITTEN = 60.0  # seconds after the end: by a helper process, or by the clock of a file server
 _MORE_THAN_ALL = 1.1  # times what the job held: samples of its processes are some seconds apart
 
 
@@ -138,7 +139,9 @@ def _checkpoint(attempt: Attempt, case: CaseFile, cwd: str) -> str:
 
     if not cwd or case.started_wall is None or case.status is None:
         return ""
-    newest = newest_checkpoint([attempt], case.argv, cwd, case.started_wall, case.status.wall).newest
+    died = case.status.wall
+    until = died + _STILL_WRITTEN if died is not None else float("inf")
+    newest = newest_checkpoint([attempt], case.argv, cwd, case.started_wall, died, until=until).newest
     return newest.path.removeprefix(f"{cwd.rstrip('/')}/") if newest is not None else ""
 
 

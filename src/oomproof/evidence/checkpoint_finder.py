@@ -59,8 +59,10 @@ def newest_checkpoint(
     since: float,
     died: float | None = None,
     saving_since: float | None = None,
+    until: float = float("inf"),
 ) -> Found:
-    """Of one run. ``since``: its start, ``died``: its end, ``saving_since``: when it began to save, if it died in that; wall seconds."""
+    """Of one run. ``since``: its start, ``died``: its end, ``saving_since``: when it began to save, if it died in that; wall seconds.
+    ``until``: what is newer was written by a later run in the same folder."""
     told = {checkpoint.path: checkpoint for path in _told(attempts) for checkpoint in _below(Path(path))}
     candidates = {
         checkpoint.path: checkpoint for path in _places(argv, folder) for checkpoint in _below(Path(path))
@@ -69,7 +71,7 @@ def newest_checkpoint(
     written = [*told.values()] + [
         checkpoint
         for checkpoint in candidates.values()
-        if checkpoint.path not in told and checkpoint.wall >= since - _EARLIER
+        if checkpoint.path not in told and since - _EARLIER <= checkpoint.wall <= until
     ]
     cut: list[str] = []
     for kind in _ORDER:

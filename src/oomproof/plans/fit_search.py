@@ -25,7 +25,7 @@ from oomproof.plans.plan import Plan, batches_at_most, number
 from oomproof.plans.step_times import Pace
 from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch
-from oomproof.sizing.script_sizing import HELD_BACK
+from oomproof.sizing.watched_child import HELD_BACK
 
 Measure = Callable[[Plan], Point]
 Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it

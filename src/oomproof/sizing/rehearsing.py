@@ -403,14 +403,5 @@ def _notes(result: Mapping[str, Any], folder: str) -> tuple[str, ...]:
         notes.append("what an evaluation keeps is still there in the next: each adds as much")
     if any(oom for oom in result.get("ooms") or ()) and not result.get("memory_error"):
         notes.append(f"the script was out of GPU memory in {result['ooms'][-1]['phase']}, and caught it")
-    path = os.path.join(folder, "written.json")
-    if not os.path.exists(path):
-        notes.append("the script's files were written and its network was on, as --allow-writes says")
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        written = json.load(file)
-        if written["count"]:
-            files = "file" if written["count"] == 1 else "files"
-            notes.append(
-                f"held back: {written['count']} {files} ({format_size(written['bytes'])}), such as {written['names'][0]}"
-            )
+    notes += watched_child.held_back(folder)
     return tuple(notes)

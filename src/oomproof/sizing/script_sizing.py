@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import signal
@@ -43,7 +41,6 @@ from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, COMPILED, EAGER,
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
-HELD_BACK = "held back: "  # how that note begins; it differs from run to run
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 _GRACE = 60.0
@@ -260,7 +257,7 @@ def _answer(
         Sizing(None, None, (), ""),
         seen=run,
         host=host_figures(run, watched),
-        held_back=tuple(_held_back(folder)),
+        held_back=tuple(watched_child.held_back(folder)),
     )
     return with_card(seen, card_of(run.result), gpu_total)
 
@@ -377,17 +374,6 @@ def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"
-
-
-def _held_back(folder: str) -> Iterator[str]:
-    path = os.path.join(folder, "written.json")
-    if not os.path.exists(path):
-        yield "the script's files were written and its network was on, as --allow-writes says"
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        written = json.load(file)
-        if written["count"]:
-            files = "file" if written["count"] == 1 else "files"
-            yield f"{HELD_BACK}{written['count']} {files} ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
 def _refused(why: str, passing: bool = False, status: int = 0) -> SizedScript:

@@ -4,6 +4,7 @@ what it needs."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,9 @@ from oomproof.runner.attempt_files import remove_cgroups
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
 from oomproof.sizing.virtual_gpu.step_limits import ASIDE, MAIN
+from oomproof.units import format_size
 
+HELD_BACK = "held back: "  # how that note begins; it differs from run to run
 LOOK = 0.1  # seconds between looks at the child
 _SHOWN, _WIDEST = 15, 600  # lines of a script's own error, and characters of each: logs print whole samples
 # the words of Python's resolver and sockets, and of the Hugging Face hub
@@ -129,6 +132,18 @@ def limited(limit: int) -> Iterator[list[str]]:
     finally:
         # killed processes leave it a moment later
         remove_cgroups(backend.remove if backend is not None else [])
+
+
+def held_back(folder: str) -> Iterator[str]:
+    """What became of the files that it wrote."""
+    path = os.path.join(folder, "written.json")
+    if not os.path.exists(path):
+        yield "the script's files were written and its network was on, as --allow-writes says"
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        written = json.load(file)
+        if written["count"]:
+            files = "file" if written["count"] == 1 else "files"
+            yield f"{HELD_BACK}{written['count']} {files} ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
 def is_started(folder: str) -> bool:

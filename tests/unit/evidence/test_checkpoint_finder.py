@@ -154,6 +154,8 @@ def test_a_plain_loops_file_beside_the_script(tmp_path: Path) -> None:
         torch_file(tmp_path / name)
         os.utime(tmp_path / name, (wall, wall))
     assert newest(tmp_path, "--lr", "1") == "ckpt_29.pt"
+    earlier = newest_checkpoint([], ["python", "t.py"], str(tmp_path), NOW, NOW + 6, until=NOW + 7).newest
+    assert earlier is not None and earlier.path.endswith("ckpt_20.pt"), "the other is a later run's"
     torch_file(tmp_path / "ckpt_30.pt", cut=40)
     os.utime(tmp_path / "ckpt_30.pt", (NOW + 13, NOW + 13))
     assert newest(tmp_path, "--lr", "1") == "ckpt_29.pt", "the last is cut in half"
