@@ -213,6 +213,15 @@ class Cgroup:
         script = f'echo $$ > {self.directory}/cgroup.procs && exec "$@"'
         return ["sh", "-c", script, "sh"]
 
+    def smaller(self, limit: int) -> Cgroup:
+        """One inside it, of the version-1 controller, which allows processes beside it; skips elsewhere."""
+        inner = Cgroup(self.directory / "inner")
+        if not (self.directory / "memory.limit_in_bytes").exists():
+            pytest.skip("a cgroup of version 2 with processes can have none below it with a limit")
+        inner.directory.mkdir()
+        (inner.directory / "memory.limit_in_bytes").write_text(str(limit))
+        return inner
+
 
 SmallMachine = Callable[[int], Cgroup]
 

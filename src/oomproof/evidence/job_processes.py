@@ -59,11 +59,12 @@ class JobProcesses:
 
     def may_own(self, kill: KernelKill, end: float | None) -> bool:
         """A worker of a pool may live and die between two samples: called like the job's own, numbered among them, and
-        killed soon after one of those began or shortly before the end, and in the cgroup that the job was started in.
+        killed soon after one of those began or shortly before the end, and in the cgroup that the job was started in, or below.
         Where it has one of its own, that decides."""
         if self.cgroups or not self.pids_comparable or kill.time < self.started - _STARTING:
             return False
-        if self.started_in and kill.task_memcg and not kill.task_memcg.endswith(self.started_in):
+        place = f"{(self.started_in or '').rstrip('/')}/"  # in a container it is the end of what the kernel prints
+        if kill.task_memcg and place not in f"{kill.task_memcg}/":
             return False
         near = [
             seen

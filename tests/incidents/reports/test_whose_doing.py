@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab, until
+from conftest import Cgroup, Lab, until
 from test_without_cgroups import around, bare
 
 from oomproof.recording.reader import open_recording
@@ -55,11 +56,15 @@ def test_a_pool_that_lost_a_worker_is_told_while_it_hangs_and_when_it_is_interru
     assert "interrupted" not in verdict["headline"]
 
 
-def test_without_a_cgroup_of_its_own_a_hung_pool_is_told_too(bare: Lab, tmp_path: Path) -> None:
-    """In a container nobody counts the job's kills but the machine: it hung without a word."""
+def test_without_a_cgroup_of_its_own_a_hung_pool_is_told_too(
+    bare: Lab, around: Cgroup, tmp_path: Path
+) -> None:
+    """In a container nobody counts the job's kills but the machine: it hung without a word. Only the job is in the small machine:
+    while the kernel frees a victim it can take a second one, and that was oomproof."""
     go, said = tmp_path / "go", tmp_path / "said"
+    inside = ["nsenter", f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *around.smaller(700 << 20).prefix]
     with said.open("w") as terminal:
-        running = bare.start("pool", "--", *bare.job("pool.py", go, 2000), stderr=terminal)
+        running = bare.start("pool", "--", *inside, *bare.job("pool.py", go, 1200), stderr=terminal)
     running.output_has("waiting")
     go.touch()
     until(lambda: "the kernel killed " in said.read_text(), "to be told of it")

@@ -55,3 +55,43 @@ def test_a_job_that_is_gone_as_a_whole_needs_no_word() -> None:
 def test_a_kernel_that_does_not_count_is_not_asked() -> None:
     kills = UncountedKills(LEADER, lambda: None, lambda since: [KILLED])
     assert kills.look(1.0, [sample(LEADER)], []) is None
+
+
+def test_a_worker_that_takes_longer_to_die_than_a_sample_is_named_when_it_is_gone() -> None:
+    """The kernel counts a kill when it decides on it: freeing 2 GiB on a busy machine takes longer than a sample."""
+    counts = iter((3, 3, 4, 4))
+    kills = UncountedKills(LEADER, lambda: next(counts), lambda since: [KILLED.replace("512", "9512")])
+    both = [sample(LEADER), sample(9512)]
+    worker = Program(9512, "python pool.py", 200 * MIB, own=False)
+    assert kills.look(1.0, both, []) is None
+    assert kills.look(2.0, both, []) is None, "counted, and still there"
+    told = kills.look(3.0, [sample(LEADER)], [worker])
+    assert told is not None and "python pool.py (pid 9512, held 200 MiB)" in told
+
+
+def test_a_kill_is_told_when_the_log_comes_after_the_count() -> None:
+    written: list[str] = []
+    kills = UncountedKills(LEADER, iter((3, 3, 4, 4, 4, 4)).__next__, lambda since: written)
+    worker = Program(512, "python pool.py", 200 * MIB, own=False)
+    assert kills.look(1.0, [sample(LEADER), sample(512)], []) is None
+    assert kills.look(2.0, [sample(LEADER)], [worker]) is None, "not written yet"
+    written.append(KILLED)
+    assert "python pool.py" in (kills.look(3.0, [sample(LEADER)], []) or "")
+    assert kills.look(4.0, [sample(LEADER)], []) is None, "told once"
+
+
+def test_a_small_process_of_the_jobs_is_known_by_its_pid_however_many_went_by() -> None:
+    kills = UncountedKills(LEADER, iter((3, 3, 4)).__next__, lambda since: [KILLED.replace("512", "7512")])
+    assert kills.look(1.0, [sample(LEADER), sample(7512)], []) is None
+    told = kills.look(2.0, [sample(LEADER)], [])
+    assert told is not None and "python (pid 7512) of the job" in told
+
+
+def test_an_old_kill_explains_no_later_death() -> None:
+    kills = UncountedKills(
+        LEADER, iter((3, 4, *[4] * 20)).__next__, lambda since: [KILLED.replace("512", "9512")]
+    )
+    worker = Program(9512, "python pool.py", 200 * MIB, own=False)
+    for second in range(20):
+        assert kills.look(float(second), [sample(LEADER)], []) is None
+    assert kills.look(30.0, [sample(LEADER)], [worker]) is None

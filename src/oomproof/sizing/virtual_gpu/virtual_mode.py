@@ -40,18 +40,22 @@ def _is_made_of_others(func: Any) -> bool:
 class _Depth(threading.local):
     inside = 0  # an operation on fake tensors is under way: its own look at `device` must see what torch has
     creating: str | None = None  # where what this thread makes now is put
+    in_kernel = False  # of torch's, on tensors that it takes for those of the meta device
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []  # torch's own stack of what was active before the mode was
 
 
 class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     """torch's fake tensors on "cpu", so that backward needs no driver; which of them are on the card is in the log."""
 
     def __init__(self, log: StorageLog, limit: float = 60.0) -> None:
+        self.depth = _Depth()
         super().__init__(allow_non_fake_inputs=True)
         self.log = log
         self.known = KnownElements(log, limit)
         self.uniform = UniformTensors(log)
         self.set_elements = SetElements(log, self.uniform)
-        self.depth = _Depth()
         self.one_at_a_time = threading.Lock()  # of threads: fake tensors keep their state in the mode
         self.scalars = 0
         self.convolutions = self.matrices = 0  # how often
@@ -66,6 +70,23 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.compiling = (
             ""  # while torch's compiler works, on tensors of its own that stand for those of the card
         )
+
+    # torch keeps these two in the mode as if there were one thread: another one would take its tensors for those of a kernel
+    @property
+    def in_kernel_invocation(self) -> bool:
+        return self.depth.in_kernel
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self.depth.in_kernel = value
+
+    @property
+    def enter_stack(self) -> list[Any]:
+        return self.depth.entered
+
+    @enter_stack.setter
+    def enter_stack(self, value: list[Any]) -> None:
+        self.depth.entered = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
