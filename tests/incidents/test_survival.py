@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -296,6 +297,27 @@ def test_ctrl_c_reaches_the_job_once(lab: Lab) -> None:
     assert b"tty True True" in shown
     assert b"hits 1" in shown
     assert status == 0
+
+
+def test_the_terminal_is_told_that_the_job_outlives_a_killed_guard(lab: Lab, tmp_path: Path) -> None:
+    """The shell says "Killed", and nothing that one sees runs any more: it held its memory all the same."""
+    gone = tmp_path / "gone"
+    wait = "import os, sys, time\nprint('started', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+    command = lab.command("run", "--name", "lost", "--", PYTHON, "-c", wait, str(gone))
+
+    def kill() -> None:
+        folder = until(lambda: lab.folder_of("lost"), "the run's folder")
+        file = until(lambda: next(folder.glob("1/started.json"), None), "the job to start")
+        os.kill(json.loads(file.read_text())["guard"]["pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    shell = ["sh", "-c", '"$@"; read line', "sh", *command]  # the terminal is the shell's, as a user's is
+    status, shown = in_a_terminal(lab, shell, b"\r", b"logs -f lost")
+    killer.join()
+    assert status == 0 and b"oomproof watch lost" in shown, shown
+    gone.touch()
+    until(lambda: "finished" in lab.run("runs").stdout, "the job's own end")
 
 
 def test_interrupt_is_told(lab: Lab) -> None:

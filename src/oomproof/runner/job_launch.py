@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 from collections.abc import Callable
 
@@ -43,6 +44,7 @@ class Launch:
     watch_only: bool = False
     detached: bool = False
     oom_score_add: int = 0
+    name: str = ""  # the run's, for words
     # the limits of open files the job shall have, where ours are others
     nofile: tuple[int, int] | None = None
 
@@ -268,6 +270,7 @@ class Launcher:
             "grace": launch.grace,
             "output_cap": launch.output_cap,
             "nofile": launch.nofile,
+            "if_lost": [] if launch.detached else self._if_lost(),
             "started": {
                 "boot_id": processes.boot_id(),
                 "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
@@ -287,6 +290,19 @@ class Launcher:
         finally:
             for fd in set(readers.values()):
                 os.close(fd)
+
+    def _if_lost(self) -> list[str]:
+        """A terminal, and what the keeper writes there when we are killed: the shell says "Killed", and the job lives."""
+        try:
+            terminal = os.ttyname(2)
+        except OSError:  # no terminal
+            return []
+        name = shlex.quote(self._launch.name)
+        return [
+            terminal,
+            f"oomproof: the guard of run {name} was killed; the job continues without it. "
+            f"To guard it again: oomproof watch {name}; its output: oomproof logs -f {name}",
+        ]
 
     def _news(self) -> dict[str, Any]:
         assert self.socket is not None

@@ -218,6 +218,7 @@ def supervise(
         watch_only=chosen.watch_only,
         detached=order.detached,
         oom_score_add=0 if chosen.protect else oom_score_by_age(live_runs.count()),
+        name=run.name,
     )
     launch.nofile = more_descriptors()
     front = Front(launch, Terminal(quiet=order.verbosity < 0))
