@@ -230,6 +230,48 @@ def test_a_table_of_figures_below_the_sentence() -> None:
     )
     assert numbers is not None
     assert (numbers.requested, numbers.total) == (round(1.5 * GIB), round(7.8 * GIB))
+    assert numbers.allocated == 6 * GIB
+
+
+def test_the_table_escaped_into_one_line() -> None:
+    numbers = gpu_numbers(
+        r"Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 6.00 GiB\n"
+        r"Requested               : 1.50 GiB\nDevice limit            : 7.80 GiB\nFree (according to CUDA): 40.00 MiB\n"
+    )
+    assert numbers is not None
+    assert (numbers.requested, numbers.total) == (round(1.5 * GIB), round(7.8 * GIB))
+    assert (numbers.allocated, numbers.free) == (6 * GIB, 40 * MIB)
+
+
+def test_a_message_whose_indented_lines_begin_like_an_error() -> None:
+    text = (
+        "RuntimeError: Error in void* pool::gpu::Resources::take(const pool::gpu::Request&)\n"
+        "              at /work/pool/gpu/Resources.cpp:452:\n"
+        "              Error: 'err == cudaSuccess' failed: Resources: alloc fail type FlatData\n"
+        "              dev 0 space Device stream 0x7f size 4096 bytes (cudaMalloc error out of memory [2])\n"
+    )
+    found = root(parse(text)[0])
+    assert found is not None and (found.cause, requested(found)) == ("cuda-oom", 4096)
+
+
+def test_a_quota_told_without_the_exceptions_name_before_it() -> None:
+    assert (
+        cause_of(
+            "  OSError\n\n  [Errno 122] Disk quota exceeded: '/data/out'\n\n  at os.py:223 in makedirs\n"
+        )
+        == "disk-full"
+    )
+
+
+def test_a_loss_that_is_no_number_ended_a_training() -> None:
+    found = root(parse("Loss is nan, stopping training\n")[0])
+    assert found is not None and (found.cause, found.job.phase) == ("nan", "train")
+    found = root(
+        parse(
+            'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g(x)\nValueError: Input X contains NaN.\n'
+        )[0]
+    )
+    assert found is not None and (found.cause, found.job.phase) == ("nan", "unknown")
 
 
 WARNING = "2026-01-02 03:04:05.678901: W tensorflow/core/common_runtime/bfc_allocator.cc:290] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.26GiB with freed_by_count=0. The caller indicates that this is not a failure, but may mean that there could be performance gains if more memory were available."

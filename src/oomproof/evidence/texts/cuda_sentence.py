@@ -19,6 +19,9 @@ _FREE = re.compile(rf"of which {SIZE} is free")
 _FREE_PADDLE = re.compile(rf"available memory is only\s{{1,80}}{SIZE}")
 _FREE_OLD = re.compile(rf"{SIZE} free\b|; Free {SIZE}")
 _ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
+# of its own table's lines, perhaps escaped into one
+_FREE_TABLE = re.compile(rf"Free \(according to CUDA\)\s{{0,40}}: {SIZE}")
+_ALLOCATED_TABLE = re.compile(rf"Currently allocated\s{{1,40}}: {SIZE}")
 _ALLOCATED_OLD = re.compile(rf"{SIZE} already allocated")
 _ALLOCATED_PADDLE = re.compile(rf"{SIZE} memory has been allocated")
 _ALLOCATED_MPS = re.compile(rf"MPS allocated: {SIZE}")
@@ -32,7 +35,7 @@ _WARNING = re.compile(r"allocate (\d+) bytes \(free: (\d+), total: (\d+)\)")  # 
 def gpu_numbers(text: str) -> GpuNumbers | None:
     """None where the text holds no number at all. ``neighbours`` only where the text names them."""
     index = _INDEX.search(text)
-    total, free = size_after(_TOTAL, text), _first(text, _FREE, _FREE_PADDLE)
+    total, free = size_after(_TOTAL, text), _first(text, _FREE, _FREE_PADDLE, _FREE_TABLE)
     asked = _REQUESTED.search(text)
     plain = asked and (asked[3] or asked[4] or asked[5] or asked[6] or asked[7] or asked[8])
     requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
@@ -41,7 +44,7 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
         requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])
     total = size_after(_TOTAL_OLD, text) if total is None else total
     free = _either(_FREE_OLD, text) if free is None else free
-    allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS, _ALLOCATED_PADDLE)
+    allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS, _ALLOCATED_PADDLE, _ALLOCATED_TABLE)
     spare = size_after(_SPARE, text)
     reserved = size_after(_RESERVED, text)
     if spare is None and reserved is not None and allocated is not None:

@@ -298,6 +298,9 @@ class TrainingParser:
         raised = writer.take(number, text)
         if raised is not None and not raised.loose and self._is_example(number, text, raised):
             return True
+        below = text[:1] in (" ", "\t") and self._pending is not None  # perhaps a line of that exception's message
+        if raised is not None and raised.type == "Error" and below:
+            raised = None
         if raised is not None:
             self._settle()
             self._raised_at = number
@@ -322,7 +325,8 @@ class TrainingParser:
         if handled:
             self._chains.take_back(number)
         hit = self._meaning(stripped, line.level)
-        self._wrapped = self._wrapped or wrapped_line(number, line, hit, self._edge.width)
+        if not below:
+            self._wrapped = self._wrapped or wrapped_line(number, line, hit, self._edge.width)
         if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
             hit = self._quoted(writer, stripped)
         if hit is None:

@@ -49,7 +49,8 @@ NOT_A_NUMBER = (
 
 
 def _disk(said: FailureText, match: re.Match[str], hit: Hit) -> Hit:
-    if said.raised or is_message(match, said, strict=True) or "Error" in said.text[: match.start()]:
+    before = said.text[: match.start()]
+    if said.raised or is_message(match, said, strict=True) or "Error" in before or before.lstrip().startswith("[Errno "):
         return hit
     return replace(hit, says="the text speaks of a full disk", strength=0.2, kind="talk")
 
@@ -61,7 +62,7 @@ EVERYDAY = (
          Row("No space left on device", "OSError: [Errno 28] No space left on device: 'checkpoint.pt'"),
          Row("[Errno 28]", "OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar"),
          Row("[Errno 122]", "OSError: [Errno 122] Disk quota exceeded"),
-         Row("isk quota exceeded", "cp: error writing 'x': Disk quota exceeded", r"[Dd]isk quota exceeded"),
+         Row("isk quota exceeded", "tar: x: Cannot write: Disk quota exceeded", r"[Dd]isk quota exceeded"),
          Row("StorageFull", 'SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "full" })'),
          Row("ENOSPC", "Error: ENOSPC: System limit for number of file watchers reached", r"\bENOSPC\b"),
          Row("WinError 112", "OSError: [WinError 112] There is not enough space on the disk"),
