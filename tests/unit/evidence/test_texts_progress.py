@@ -32,6 +32,8 @@ from oomproof.evidence.texts.training_parser import TrainingParser
         ("Epoch: [3][ 117/5005]  Time 0.3  Loss 2.1", 117, 5005, 3.0, "train"),
         ("Epoch [3/10], Step [100/600], Loss: 0.1", 100, 600, 3.0, "train"),
         ("===> Epoch[10](2500/2500): Loss: 0.4430", 2500, 2500, 10.0, "train"),
+        ("Test:  [ 10/ 79]  eta: 0:00:21  acc1: 71.5  time: 0.3", 10, 79, None, "eval"),
+        ("Test:  [78/79]  eta: 0:00:00  acc1: 71.5  time: 0.3", 79, 79, None, "eval"),
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", 640, 60000, 1.0, "train"),
         ("iter 117: loss 3.2, time 200ms", 117, None, None, "train"),
         ("step 117", 117, None, None, "unknown"),
@@ -277,3 +279,59 @@ def test_a_bar_around_the_bars_of_the_steps_tells_the_epoch() -> None:
     )
     steps = last("Epoch:  45%|████▌     | 450/1000 [00:10<00:12, 44.21it/s, loss=0.2]\n")
     assert (steps.step, steps.total) == (450, 1000)
+
+
+def count(*counts: str, head: str = "Loading data") -> Progress:
+    return last("\n".join([head, *counts]))
+
+
+def test_a_count_may_stand_anywhere_in_its_line() -> None:
+    stopped = count(*(f"stored item {number} of 250 in shard {number % 7}" for number in range(11, 19)))
+    assert (stopped.bar, stopped.unfinished) == ((18, 250), True)
+    ended = count(*(f"stored item {number} of 18 in shard {number % 7}" for number in range(11, 19)))
+    assert not ended.unfinished
+
+
+def test_a_count_whose_words_change_and_one_that_grows_on_one_line() -> None:
+    words = ("new", "kept", "broken", "new", "kept", "kept")
+    changing = count(*(f"{word} 40{number}/9000 {word}.wav" for number, word in enumerate(words, 1)))
+    assert (changing.bar, changing.unfinished) == ((406, 9000), True)
+    grown = count("TRAIN  " + "  ".join(f"{number}00/9050" for number in range(1, 8)))
+    assert (grown.bar, grown.unfinished) == ((700, 9050), True)
+    out = count("TRAIN  " + "  ".join(f"{number}00/750" for number in range(1, 8)))
+    assert not out.unfinished, "every hundredth is told: 700 of 750 is the last"
+
+
+def test_the_next_round_of_a_count_that_was_whole_before() -> None:
+    whole = [f"part {number}/12" for number in range(1, 13)]
+    assert count(*whole, "part 1/12", "part 2/12").unfinished
+    assert not count(*whole, *whole).unfinished
+    assert not count("right: 70/120", "right: 64/120", "right: 81/120", "right: 82/120").unfinished, (
+        "a score goes up and down"
+    )
+
+
+def test_two_of_many_at_the_start_of_their_lines() -> None:
+    assert count("1/60 -> a.mat", "2/60 -> b.mat", head="").unfinished
+    assert not count("4/60 -> a.mat", "9/60 -> b.mat", head="").unfinished
+    assert not count("run of 03/12/2021", "run of 04/12/2021", "run of 05/12/2021").unfinished, "dates"
+
+
+def test_what_a_loop_prints_between_its_signs_is_not_its_end() -> None:
+    table = ["best so far (0.31)", "kept: 0.1, 0.2", "share of data", "samples drawn", "-----"]
+    epoch = [f"[epoch: 3/20, iter: {number}/90] total: 1.2" for number in (10, 20, 30, 40)]
+    stopped = last("\n".join([*epoch[:2], *table, *epoch[2:], *table]))
+    assert stopped.unfinished
+    assert not last("\n".join([*epoch, *table])).unfinished, "never seen before: perhaps its end"
+
+
+def test_the_planned_epochs_stand_in_the_same_brackets() -> None:
+    lines = [f"Epoch: [10/52] Iter:[{number}/247], Loss: 1.9" for number in range(10, 250, 10)]
+    assert last("\n".join(lines)).epochs == 52
+    assert last("\n".join(lines)).unfinished, "an epoch is over, and more were planned"
+
+
+def test_a_test_after_an_early_end_has_no_epochs_left() -> None:
+    lines = ["Epoch: 40/1000 loss: 0.3", "Finished training: runs/a", "[test] step: [1 / 1] loss 0.4"]
+    assert not last("\n".join(lines)).unfinished
+    assert last("\n".join([lines[0], lines[2]])).unfinished

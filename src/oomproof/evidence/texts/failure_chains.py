@@ -29,6 +29,11 @@ _RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
 
 _USAGE = re.compile(r"^(?:\S{0,200}/)?(?P<script>[\w.-]{1,100}\.py): error: ")
 _MUCH = 12 << 10  # characters: one and a half of the buffers that a process may leave behind
+_HEAD = 400  # characters of a line
+# Python's warnings, and its logging as it is set up without a word
+_TO_STDERR = re.compile(r"\S{1,300}\.py:\d{1,6}: \w{0,40}Warning: |(?:INFO|WARNING|ERROR|CRITICAL):[\w.]{1,80}:\S")
+_AT_EXIT = re.compile(r"resource_tracker|ResourceWarning|(?i:clean(?:ing|ed)?[ -]?up|shut(?:ting)? ?down|exit|terminat|destroy)")
+_FROM_ANOTHER = 3  # different lines
 _IN_LOADER = "in DataLoader worker process"  # whose loop it was that asked for a batch, a person tells
 
 
@@ -116,6 +121,7 @@ class FailureChains:
             rank=tag,
             # a launcher logs a rank's end and then ends itself
             ended=raised is not None and raised.ended and (not raised.logged or hit.kind == "wrapper"),
+            thread=raised is not None and raised.thread,
         )
         if raised is not None:
             facts = replace(
@@ -217,13 +223,23 @@ class FailureChains:
         """Whether the log went on for so long below its last failure that another run or another part of the program did.
         A buffer that is emptied late holds less, and what a launcher says of a death is shorter."""
         told = [finding for finding in self.last if finding.job.kind != "talk"]
-        if not told or not all(_survivable(finding) for finding in told):
+        if not told or not all(_survivable(finding) or finding.cause == "interrupted" for finding in told):
             return
+        inside = all(_survivable(finding) for finding in told)
         began_anew = self._restarted and self.ordinary - self._restarted_at > _WEAK_LINES
-        if began_anew or self._written > _MUCH:
+        if (inside and (began_anew or self._written > _MUCH)) or self._another_wrote(told[-1]):
             self.began = max(self.began, told[-1].line)
             self._restarted = True
             self.close(last=False)
+
+    def _another_wrote(self, failed: Finding) -> bool:
+        """Whether another process wrote what stands below: what goes to stderr waits in no buffer, so a process whose
+        exception nobody caught cannot have written it."""
+        if not failed.job.ended or failed.job.rank:
+            return False
+        below = (line[:_HEAD] for number, line in self._tail.recent if number > failed.line)
+        said = {line for line in below if _TO_STDERR.match(line) and not _AT_EXIT.search(line)}
+        return len(said) >= _FROM_ANOTHER
 
     def only_examples(self) -> None:
         """The text explains how things die: what it names and shows did not happen here."""
@@ -239,6 +255,8 @@ class FailureChains:
             went_on = False  # what was still in a buffer, another stream, a run that began below
         chosen = None if went_on else first_failure(chain, self._tail.title)
         told = [finding for finding in chain if finding.job.kind != "talk"]
+        if last and told and all(finding.job.thread for finding in told) and self._came_to_its_end():
+            chosen = None
         if chosen is not None and last and self._faded(chain[chosen], told[-1]):
             chosen = None
         self._chains[-1] = [self._with_role(chain, index, chosen) for index in range(len(chain))]
@@ -262,6 +280,10 @@ class FailureChains:
         if self._handled or signs.finishes > self._finishes or signs.complete:
             return True
         return self.ordinary - chain[-1].job.ordinary > _BUFFER_LINES and not signs.anew
+
+    def _came_to_its_end(self) -> bool:
+        signs = self._tail.signs
+        return signs.complete or signs.finishes > 0
 
     def _faded(self, finding: Finding, latest: Finding) -> bool:
         """A weak sign far above the end of a log that went on without another word; ``latest`` is the last of its chain."""

@@ -61,6 +61,7 @@ class JobFacts:
     goes_on: bool = False  # a script's other commands may follow
     by_script: bool = False  # only the script's name shows the phase
     ended: bool = False  # nobody caught the exception: its process ended there
+    thread: bool = False  # raised in a thread, which then ends without its process
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import clean
-from oomproof.evidence.texts.step_blocks import counter_at_end, stops_inside
+from oomproof.evidence.texts.step_blocks import counter_at_end, shape_of, stops_inside
 from oomproof.records import dataclass, field, replace
 
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
 _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
+_SAME_AGAIN = 60  # lines: what a loop prints between its signs, a table or a sample
 _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
 _STEPS_TO_THE_END = 3  # signs of progress: one or two may be what a dying run still had to say
 _NODES = 8  # lines in which TensorFlow and XLA name the nodes of the graph that failed
@@ -121,21 +122,24 @@ class LogTail:
         last = replace(self.signs.last, at_end=at_end)
         if at_end and last.line == self.last_written:
             last = replace(last, cut_off=stops_inside(line for _, line in self.recent))
+        if at_end and last.epochs is not None and self._finished_above(last.line):
+            last = replace(last, epochs=None)  # stopped early, and then tested
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)
-        if root is None and not last.line and (counter := counter_at_end(self.recent)) is not None:
-            line, step, total, text = counter
-            return replace(
-                last,
-                step=step,
-                total=total,
-                bar=(step, total),
-                line=line,
-                text=text[:300],
-                at_end=True,
-                phase=phase,
-            )
+        if root is None and not at_end and (counter := counter_at_end(self.recent)) is not None:
+            if counter.line >= last.line and self._stops_with(counter.line):
+                return replace(
+                    last,
+                    step=counter.count,
+                    total=counter.total,
+                    bar=(counter.count, counter.total),
+                    stride=1,
+                    line=counter.line,
+                    text=counter.text[:300],
+                    at_end=True,
+                    phase=phase,
+                )
         line = last.line or (self.end if phase != "unknown" else 0)
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
 
@@ -151,10 +155,25 @@ class LogTail:
                 steps += signs.read_sign(text) is not None
         return False
 
+    def _finished_above(self, sign: int) -> bool:
+        """Whether the run said that it had finished, and told no epoch after that."""
+        for number, raw in reversed(self.recent):
+            text = clean(raw[:_HEAD]).text if number < sign else ""
+            if text and signs.is_finish(text) and not signs.is_clock(text):
+                return True
+            read = signs.read_sign(text) if "poch" in text else None
+            if read is not None and read.epoch is not None:
+                return False
+        return False
+
     def _stops_with(self, sign: int) -> bool:
         """Hardly anything stands below the last sign, and nothing that ends a run."""
         below = [line.strip() for number, line in self.recent if number > sign and line.strip()]
-        if sign <= 0 or len(below) > _AFTER_THE_SIGN or any(map(signs.is_finish, below)):
+        if sign <= 0 or len(below) > _SAME_AGAIN or any(map(signs.is_finish, below)):
             return False
         # a question below an excerpt is not its end
-        return all(_STILL_THE_LOG.search(line) for line in below)
+        if len(below) <= _AFTER_THE_SIGN and all(_STILL_THE_LOG.search(line) for line in below):
+            return True
+        # what stands below the last sign also stood between those before it
+        above = {shape_of(line) for number, line in self.recent if number < sign}
+        return all(shape_of(line) in above for line in below)

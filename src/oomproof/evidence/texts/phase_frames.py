@@ -49,6 +49,7 @@ _TRIES = re.compile(
     r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model|_?initialize_kv_caches?|get_kv_cache_configs?|_?check_enough_kv_cache_memory|init_worker|init_device)$"
 )
 _WARMS = re.compile(r"_*warm_?up$")
+_CHECKS = re.compile(r"_*(?:validat(?:e|or)|test)_*$")
 _SERVES = re.compile(r"-packages/gradio/|/comfy(?:ui)?/", re.IGNORECASE)
 _NEAR = 3  # frames
 _OWN_PREDICT = re.compile(r"(?:predict|infer|score)(?!\w*_step)")
@@ -121,6 +122,8 @@ def _of_functions(frames: Sequence[Frame]) -> str:
         if _PLUMBING.search(file):
             continue
         if phase := _of_own_code(frames, index):
+            if phase == "eval" and _CHECKS.match(function) and _inside_a_making(frames, index):
+                return "load"  # what was given is checked
             if _WARMS.match(function) and (outer := _of_functions(frames[:index])) == "eval":
                 return outer  # the first image of a prediction
             return phase
@@ -139,6 +142,12 @@ def _of_own_code(frames: Sequence[Frame], index: int) -> str:
         called = "" if called == "eval" and _OWN_PREDICT.search(code) else called
         named = "" if named == "eval" and _OWN_PREDICT.search(function) else named
     return called or named
+
+
+def _inside_a_making(frames: Sequence[Frame], index: int) -> bool:
+    return any(
+        name in _MADE and not _RUNS_WHOLE.search(file) for file, name, _ in frames[max(0, index - _NEAR) : index]
+    )
 
 
 def _of_file(file: str, function: str) -> str:

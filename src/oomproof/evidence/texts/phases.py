@@ -7,7 +7,7 @@ import re
 _DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|optimi[sz]er|tokenizer|backbone|vocab|dictionary|features?|index|corpus|database|scene|env|environment|weights|module|engine|process_group|distributed|dist|config|args|kv_cache)s?"
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
-    rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
+    rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse|load)_(?:\w+_)?{_DATA}(?:_|$)"
     rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?!\w*batch)(?:\w+_)?data(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
     r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
     r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
@@ -15,10 +15,10 @@ _MAKING = re.compile(
 )
 _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
-    ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate|to_queue)|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
+    ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate|to_queue)|$)|[Ss]aving|save_checkpoint|save_pretrained|(?:write|store|export|persist)_(?:checkpoint|ckpt|model|weights|state)(?:_|$)|^summoning_")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|estimate_loss|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
     ("train", re.compile(r"train(?!ed|ing_func)|(?:^|_)fit(?:_|$)|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
-    ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|(?<!forward_)preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
+    ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|(?<!forward_)pre_?process|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BOTH = re.compile(r"train_?(?:and|n|&)?_?(?:eval|test|val(?:id)?)", re.IGNORECASE)
@@ -111,7 +111,7 @@ _EVAL_LOOP = re.compile(
 )
 # ultralytics' row; kohya's and old transformers' bars
 _TRAIN_LOOP = re.compile(r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b")
-_LOSS = re.compile(r"(?i)\b(?:train_)?loss\b|\blr\b|grad_norm|learning_rate")
+_LOSS = re.compile(r"(?i)\b(?:train_)?loss(?:es)?\b|\blr\b|grad_(?:norm|stats)|learning_rate")
 _SCORES = re.compile(
     r"(?i)\b(?:val|valid|validation|eval|evaluation|test|testing)[ _-](?:loss|acc|accuracy|error)\b"
 )
@@ -144,8 +144,8 @@ def tells_loss(text: str) -> bool:
 # What stands before a line's own words: "[LightGBM] [Info] ", "> ", "=== "
 _BEFORE = re.compile(r"(?:\[[\w .:/-]{1,60}\]\s?|[-=>#*~|]{1,40}\s?|\s|INFO[ :-]{1,3}){1,8}")
 _HEADING = re.compile(
-    r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?i:evaluating|predicting|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Optimizing|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
-    r"|Begin(?:ning)? (?:train|eval)\w*|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
+    r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?i:evaluating|predicting|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Optimizing|Saving|Loading|(?i:start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*)|Full evaluation"
+    r"|(?i:begin(?:ning)? (?:train|eval)\w*)|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 _MADE_READY = re.compile(
     r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|set(?:ting)? up)(?:e|ing)?\b"
@@ -166,7 +166,9 @@ _ROUNDS = (
     ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|^Setting `?pad_token_id`? to `?eos_token_id`?\b|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
     ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Top shape: \d|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
-_LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
+_LOSS_SAID = re.compile(  # "loss 0.3", "dloss: 0.3", "loss_rec = 0.3", "- train_losses - first: 0.3"
+    r"(?i)(?:(?<!-)\b[a-z]?|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d|(?:\b[a-z]?|_)loss[_/ ]?[a-z\d]{1,12}\s{0,3}[:=]\s{0,3}-?\d|\btrain(?:ing)?[_ ]losses\b.{0,80}?\d"
+)
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
 _LOSS_OF_EVAL = re.compile(
     r"(?i)\b(?:val|valid|validation|eval|evaluation|test|dev)\w{0,8}[ _/-]{0,2}\w{0,10}[ _]?loss"

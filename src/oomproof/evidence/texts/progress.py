@@ -25,6 +25,8 @@ ANCHORS = (
     "/step",
     "Train: ",
     "[train: ",
+    "] eta",
+    "]  eta",
 )
 
 _INT = r"(\d{1,12})"
@@ -45,14 +47,16 @@ _STEP = re.compile(
 )
 _STEPS_MADE = re.compile(rf"(?i)^\W{{0,4}}after {_INT} (?:training )?(?:step|iteration)(?:\(s\)|s)?\b")
 _EPOCH = re.compile(
-    r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
+    r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?[\s:=#\[]{0,6}(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
 # tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
+_PAST = 2  # steps by which a bar may run past its total, which it then no longer tells
 # a bar around the bars of the steps: it moves once an epoch
 _OF_EPOCHS = re.compile(r"(?i)\W{0,8}(?:train(?:ing)? )?epochs?\W{0,8}")
 _MOST_EPOCHS = 200  # more are the steps of one, whose bar is called so
 _ELAPSED = re.compile(r"(?:\[(?=[\d:]{4,10}<)|\s(?=[\d:]{4,10} • ))(?:(\d{1,4}):)?(\d{1,2}):(\d\d)\b")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
+_METERS = re.compile(rf"\[ *{_INT} ?/ ?{_INT}\][,;:]? {{1,2}}eta\b")  # torchvision's: Test:  [  10/ 79]  eta: 0:00:21
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|accumulation|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -60,7 +64,7 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|(?:^|[:\]-] )(?:finished|done|completed) after \d{1,12} (?:iterations|steps|epochs)\b|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
+    r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|\bend(?:ed)?(?: of)? training\b\W{0,6}$|(?:^|[:\]-] )(?:finished|done|completed) after \d{1,12} (?:iterations|steps|epochs)\b|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
 )
 
 
@@ -89,7 +93,11 @@ def read_sign(text: str) -> Progress | None:
     if match := _FAIRSEQ.search(text) or _TRACKING.search(text):
         return _sign(text, int(match[2]), int(match[3]), float(match[1]))
     if match := _BRACKETS.search(text):
-        return _sign(text, int(match[3]), int(match[4]), float(match[1]))
+        sign = _sign(text, int(match[3]), int(match[4]), float(match[1]))
+        sign = replace(sign, epochs=int(match[2])) if match[2] else sign
+        return _from_nought(sign) if _METERS.search(text) else sign
+    if match := _METERS.search(text):
+        return _from_nought(_sign(text, int(match[1]), int(match[2]), _epoch(text[: match.start()])))
     if match := _TQDM_SHORT.search(text) or _RICH.search(text):
         return _sign(text, int(match[1]), int(match[2]), _epoch(text[: match.start()]))
     if match := _TQDM_NO_TOTAL.search(text):
@@ -105,6 +113,12 @@ def read_sign(text: str) -> Progress | None:
     if (epoch := _epoch(text)) is not None:
         return _sign(text, None, None, epoch)
     return None
+
+
+def _from_nought(sign: Progress) -> Progress:
+    """Such meters count from 0: of 230 steps, 229 is the last."""
+    last = sign.step is not None and sign.step + 1 == sign.total
+    return replace(sign, step=sign.total) if last else sign
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -146,7 +160,7 @@ def _whole_again(sign: Progress, before: Progress) -> Progress:
 
 def _bar(sign: Progress, before: tuple[int, int] | None) -> tuple[int, int] | None:
     """A bar's last step may be told in words alone: the bar goes to stderr, the words come later."""
-    if sign.step is None or (sign.total is None and (before is None or sign.step != before[1])):
+    if sign.step is None or (sign.total is None and (before is None or not 0 <= sign.step - before[1] <= _PAST)):
         return before
     return sign.step, sign.total if sign.total is not None else sign.step
 

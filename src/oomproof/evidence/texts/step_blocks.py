@@ -1,9 +1,10 @@
-"""Programs that print a block of lines for each step, or count at the start of each line: whether a text stops inside."""
+"""Programs that print a block of lines for each step, or count in each line: whether a text stops inside."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from oomproof.evidence.texts.line_cleaner import clean
 
@@ -15,7 +16,7 @@ _BELOW = 2  # lines that may come next: a step that converged, or what it is sho
 
 def stops_inside(lines: Iterable[str]) -> bool:
     """Whether the last line has opened a block each time before: below a blank line, with the same lines below it."""
-    shapes = [_shape(line) for line in lines]
+    shapes = [shape_of(line) for line in lines]
     while shapes and not shapes[-1]:
         shapes.pop()
     if len(shapes) < 2 or shapes[-2]:
@@ -26,29 +27,60 @@ def stops_inside(lines: Iterable[str]) -> bool:
     return len(before) >= _BLOCKS and len(below) <= _BELOW and opened and not below & {"", shapes[-1]}
 
 
-def _shape(line: str) -> str:
+def shape_of(line: str) -> str:
+    """A line with 0 for each of its figures; "" for a rule."""
     text = clean(line[:400]).text.strip()
     return "" if _RULE.match(text) else _NUMBER.sub("0", text)
 
 
-_COUNTER = re.compile(r"^\W{0,6}(\d{1,9}) ?/ ?(\d{1,9})(?=\W|$)")
-_COUNTED = 5  # lines that count up, before their count is believed
+# "100/19888", "17 of 250": no part of a date, a path, a version or a fraction of figures
+_PAIR = re.compile(r"(?<![\w./:,-])(\d{1,9}) ?(?:/|of) ?(\d{1,9})(?![\w./]|:\d|-\d)")
+_COUNTED = 5  # different counts that rise, before they are believed
+_FROM_THE_START = 2  # that follow one another from 0 or 1 on, at the start of their lines
 _SMALLEST = 10  # things to count: "1/2" is a fraction, or a part
+_TAIL = 400  # characters of a line's end
 
 
-def counter_at_end(lines: Iterable[tuple[int, str]]) -> tuple[int, int, int, str] | None:
-    """(line, count, of how many, text) of the last line, where it and those before count up: ``[7953/19796] fetched``."""
-    counts: list[tuple[int, int, int, str]] = []
-    for number, raw in lines:
-        text = clean(raw[:400]).text
-        if found := _COUNTER.match(text):
-            counts.append((number, int(found[1]), int(found[2]), text.strip()))
-        elif text.strip():
-            counts.append((number, 0, 0, ""))
-    if not counts or counts[-1][2] < _SMALLEST:
+class Counter(NamedTuple):
+    line: int
+    count: int
+    total: int
+    text: str
+
+
+def counter_at_end(lines: Iterable[tuple[int, str]]) -> Counter | None:
+    """The last count that a log's lines tell, wherever in them it stands and whatever is said beside it:
+    ``[7953/19796] fetched``, ``TRAIN 100/1988 200/1988``. Those of the same total must rise, round after round."""
+    told = [
+        Counter(number, int(pair[1]), int(pair[2]), text)
+        for number, raw in lines
+        for text in (clean(raw[-_TAIL:]).text.strip(),)
+        for pair in _PAIR.finditer(text)
+    ]
+    if not told or told[-1].total < _SMALLEST:
         return None
-    if counts[-1][1] > counts[-1][2] or counts[-1][1] == counts[-1][2] - 1:
-        return None  # counted from 0, the last but one is the last
-    same = [count for _, count, total, _ in counts if total == counts[-1][2]]
-    rising = same == sorted(same) and len(set(same)) >= _COUNTED
-    return counts[-1] if rising else None
+    rounds: list[list[Counter]] = [[]]
+    for count in told:
+        if count.total != told[-1].total:
+            continue
+        if rounds[-1] and count.count < rounds[-1][-1].count:
+            rounds.append([])
+        if not rounds[-1] or count.count > rounds[-1][-1].count:
+            rounds[-1].append(count)
+    last, whole = rounds[-1], [_is_out(round_) for round_ in rounds[:-1]]
+    if not all(whole) or _is_out(last):
+        return None
+    few = _FROM_THE_START if _from_the_start(last) or whole else _COUNTED
+    return last[-1] if len(last) >= few else None
+
+
+def _is_out(counts: Sequence[Counter]) -> bool:
+    """Counted from 0, the last but one is the last; where every hundredth is told, 1200 of 1264 is."""
+    last = counts[-1]
+    stride = last.count - counts[-2].count if len(counts) > 1 else 1
+    return last.count + max(stride, 1) >= last.total
+
+
+def _from_the_start(counts: Sequence[Counter]) -> bool:
+    follow = [told.count for told in counts] in (list(range(len(counts))), list(range(1, len(counts) + 1)))
+    return follow and all(told.text.lstrip("[(# ").startswith(str(told.count)) for told in counts)

@@ -73,6 +73,11 @@ class Raised:
     logged: bool = False  # … but who logged it
 
     @property
+    def thread(self) -> bool:
+        """Whether a thread's own first frame is the outermost: such an exception ends the thread, not the process."""
+        return bool(self.frames) and self.frames[0][1].startswith("_bootstrap") and "threading" in self.frames[0][0]
+
+    @property
     def text(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 

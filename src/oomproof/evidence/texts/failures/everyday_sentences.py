@@ -13,7 +13,7 @@ from oomproof.records import replace
 _NOT_ABOUT_NUMBERS = ("ImportError", "ModuleNotFoundError", "KeyError", "FileNotFoundError", "AttributeError", "NameError", "TypeError",
                       "JSONDecodeError")  # fmt: skip
 _STOPS = "(?:stop|abort|exit|quit|terminat"
-_LOSS_IS = rf"[Ll]oss (?:is|was|became|=) ?(?:nan|NaN|inf|infinite)\b.{{0,40}}{_STOPS}|$)"
+_LOSS_IS = rf"[Ll]oss (?:is|was|became|=) ?(?:nan|NaN|NAN|inf|infinite)\b.{{0,40}}{_STOPS}|$)"
 # a loss as trainers print it: "loss: nan", "'loss': nan", "loss=nan", "train_loss nan"
 LOSS = re.compile(
     r"\b(?:\w*_)?[Ll]oss(?![_ ]?scal)(?:[_/]\w+)?['\"]?\s*[:= ]\s*(?:tensor\()?(?P<value>-?(?:nan|NaN|inf|\d[\d.e+-]*))"
@@ -35,6 +35,7 @@ NOT_A_NUMBER = (
     Rule("nan", "training stopped itself: the loss is no longer a number", 0.85,
          Row("nan", "Loss is nan, stopping training", _LOSS_IS),
          Row("NaN", "Loss became NaN, stopping training", _LOSS_IS),
+         Row("oss is NAN", "Loss is NAN: batch 233", _LOSS_IS),
          Row("oss is inf", "Loss is inf, stopping training: exit", _LOSS_IS),
          Row("nvalid loss, terminating", "Invalid loss, terminating training", r"[Ii]nvalid loss, terminating"),
          Row("is not finite", "Monitored metric val_loss = nan is not finite. Previous best value was 0.3. Signaling Trainer to stop.", r"metric \S+ = (?:nan|inf|-inf) is not finite"),
