@@ -34,6 +34,11 @@ def phase_of(text: str) -> str:
         ([("run.py", "train_epoch", "x"), ("rpn.py", "generate_proposals", "x")], "train"),
         ([("run.py", "fit", "x"), (f"{LIBRARY}/sklearn/base.py", "_validate_data", "x")], "train"),
         ([("run.py", "train", "x"), ("run.py", "upload", "x")], "train"),
+        ([("run.py", "main", "x"), ("env.py", "__init__", "cfg.validate()"), ("cfg.py", "_validate", "x")], "load"),
+        ([("run.py", "fit", "x"), ("run.py", "validate", "x")], "eval"),
+        ([("run.py", "main", "x"), ("run.py", "loadTrainData", "x")], "load"),
+        ([("run.py", "TrainOneEpoch", "x"), ("net.py", "forward", "x")], "train"),
+        ([("run.py", "trainLoop", "x"), ("run.py", "storeModel", "x")], "save"),
         ([("run.py", "<module>", "x"), (f"{LIBRARY}/diffusers/pipelines/p.py", "__call__", "x")], "generate"),
         ([("s.py", "<module>", "x"), (f"{LIBRARY}/vllm/w.py", "profile_run", "x"), (f"{LIBRARY}/vllm/r.py", "execute_model", "x")], "load"),
         ([("run.py", "train", "hook()"), ("hooks.py", "after_train_epoch", "self._save_checkpoint(runner)")], "save"),
@@ -96,6 +101,11 @@ def test_a_native_stack(solver: str, phase: str) -> None:
     ("line", "phase"),
     [
         ("Start training for 3 epochs", "train"),
+        ("\t Started Training", "train"),
+        ("INFO:root:[19,  2150/ 2562] - train_losses - first: 2.697 - second: 0.1", "train"),
+        ("[7/200]: dloss: 0.12, gloss: 0.33", "train"),
+        ("loss_rec = 0.31, psnr 20", "train"),
+        ("loss function: mse", ""),
         ("[12]\ttrain-rmse:0.5\teval-rmse:0.6", "train"),
         ("3:\tlearn: 0.69\ttest: 0.68", "train"),
         ("|    train/   |      |", "train"),
@@ -180,3 +190,27 @@ def test_a_script_that_downloads_or_prepares_loads_whatever_it_is_for() -> None:
         "test.py": "eval",
     }
     assert {name: phases.of_script(name) for name in scripts} == scripts
+
+
+BAR = " {percent}%|███       | {step}/400 [00:{step:02}<01:21,  8.0it/s]"
+
+
+def loop(*lines: str) -> str:
+    return phase_of(
+        "\n".join([*lines, "slurmstepd: error: *** JOB 42 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"])
+    )
+
+
+def test_a_bare_bar_below_an_epoch_is_a_training() -> None:
+    bars = [BAR.format(percent=step // 4, step=step) for step in range(10, 50, 10)]
+    assert loop("Epoch 1/30", *bars) == "train"
+    assert loop("Epoch 1/30", *bars, "Evaluating", *bars[:1]) == "eval"
+    assert loop("Loaded the model of epoch: 30", *bars) == "unknown"
+    other = bars[0].replace("/400", "/80")
+    assert loop("Epoch 1/30", *bars, other) == "unknown", "which of the two loops trains nobody says"
+
+
+def test_a_loop_that_saves_on_its_way_is_a_training() -> None:
+    bars = [BAR.format(percent=step // 4, step=step) for step in range(10, 50, 10)]
+    assert loop("Hello", *bars[:2], "Saving model to a.pt", *bars[2:]) == "train"
+    assert loop("Hello", *bars[:2], "Saving model to a.pt") == "save"

@@ -446,3 +446,45 @@ def test_a_complaint_of_each_item_is_not_the_end(cause) -> None:
     items = "".join(f"Error: Index out of range in bond information, CIDS: {n}\n" for n in range(20, 40))
     assert cause(items) == "not-a-crash"
     assert cause("Reading\nError: Index out of range in bond information, CIDS: 20\n") == "other-error"
+
+
+ENDED = 'Traceback (most recent call last):\n  File "run.py", line 3, in <module>\n    import x\n{}\n'
+WARNED = "/env/lib/x/dtypes.py:{}: FutureWarning: this form is old\n  kind = old()\n"
+PARTS = "".join(f"loaded part {number} of the data set\n" for number in range(210))
+
+
+def test_stderr_below_an_ended_process_is_another_run_s(cause) -> None:
+    failed = PARTS + ENDED.format("ModuleNotFoundError: No module named 'x'")
+    again = "".join(WARNED.format(line) for line in range(3)) + "rows: 8192\n"
+    assert cause(failed) == "import-error"
+    assert cause(failed + again) == "not-a-crash"
+    assert cause(failed + "rows: 8192\nnotes\nmore notes\n") == "import-error", "what was still in a buffer"
+    at_exit = "/env/lib/x/resource_tracker.py:{}: UserWarning: there appear to be leaked semaphores\n"
+    assert cause(failed + "".join(at_exit.format(line) for line in range(4))) == "import-error"
+    inside = PARTS + FAILS.format("KeyError: 'a'")
+    assert cause(inside + again) == "other-error", "a piece of a stack: somebody may have caught it"
+
+
+THREAD = """Exception in thread Thread-1:
+Traceback (most recent call last):
+  File "/env/lib/python3.10/threading.py", line 1016, in _bootstrap_inner
+    self.run()
+  File "/env/lib/python3.10/site-packages/writer.py", line 202, in run
+    data = self._queue.get(True, wait)
+OSError: handle is closed
+"""
+
+
+def test_a_thread_s_exception_at_a_run_s_end_is_not_its_death(cause) -> None:
+    bar = " {percent}%|███       | {step}/200 [00:59<01:21,  8.0it/s, loss=0.4]\n"
+    whole = "".join(bar.format(percent=step // 2, step=step) for step in range(160, 201))
+    assert cause(whole + THREAD) == "not-a-crash"
+    assert cause(whole + "End training....\n" + THREAD) == "not-a-crash"
+    part = "".join(bar.format(percent=step // 2, step=step) for step in range(60, 101))
+    assert cause(part + THREAD) == "other-error"
+    assert cause(whole + THREAD + ENDED.format("KeyError: 'a'")) == "other-error"
+
+
+def test_a_loss_that_is_nan_in_a_program_s_last_words(cause) -> None:
+    assert cause("Epoch 3 loss: 0.2\n\nLoss is NAN: batch 7269\n") == "nan"
+    assert cause("Epoch 3 loss: 0.2\nthe BANANA loss is fine\n") == "not-a-crash"

@@ -31,8 +31,12 @@ _USAGE = re.compile(r"^(?:\S{0,200}/)?(?P<script>[\w.-]{1,100}\.py): error: ")
 _MUCH = 12 << 10  # characters: one and a half of the buffers that a process may leave behind
 _HEAD = 400  # characters of a line
 # Python's warnings, and its logging as it is set up without a word
-_TO_STDERR = re.compile(r"\S{1,300}\.py:\d{1,6}: \w{0,40}Warning: |(?:INFO|WARNING|ERROR|CRITICAL):[\w.]{1,80}:\S")
-_AT_EXIT = re.compile(r"resource_tracker|ResourceWarning|(?i:clean(?:ing|ed)?[ -]?up|shut(?:ting)? ?down|exit|terminat|destroy)")
+_TO_STDERR = re.compile(
+    r"\S{1,300}\.py:\d{1,6}: \w{0,40}Warning: |(?:INFO|WARNING|ERROR|CRITICAL):[\w.]{1,80}:\S"
+)
+_AT_EXIT = re.compile(
+    r"resource_tracker|ResourceWarning|(?i:clean(?:ing|ed)?[ -]?up|shut(?:ting)? ?down|exit|terminat|destroy)"
+)
 _FROM_ANOTHER = 3  # different lines
 _IN_LOADER = "in DataLoader worker process"  # whose loop it was that asked for a batch, a person tells
 

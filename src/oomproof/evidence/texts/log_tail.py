@@ -101,6 +101,11 @@ class LogTail:
         last = self.signs.last
         if last.phase != "unknown" and last.line >= heading_line:
             return last.phase
+        if last.phase == "unknown" and last.line <= number:
+            if heading in ("save", "eval") and 0 < self.signs.bar_began < heading_line < last.line:
+                return "train"  # a loop that saves and evaluates on its way
+            if heading_line < self.signs.epoch_of_bare_bar():
+                return "train"
         return heading or last.phase
 
     def _heading(self, until: int) -> tuple[int, str]:
@@ -127,19 +132,11 @@ class LogTail:
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)
-        if root is None and not at_end and (counter := counter_at_end(self.recent)) is not None:
-            if counter.line >= last.line and self._stops_with(counter.line):
-                return replace(
-                    last,
-                    step=counter.count,
-                    total=counter.total,
-                    bar=(counter.count, counter.total),
-                    stride=1,
-                    line=counter.line,
-                    text=counter.text[:300],
-                    at_end=True,
-                    phase=phase,
-                )
+        counter = counter_at_end(self.recent) if root is None and not at_end else None
+        if counter is not None and counter.line >= last.line and self._stops_with(counter.line):
+            count = (counter.step, counter.total)
+            last = replace(last, step=counter.step, total=counter.total, bar=count, stride=1, at_end=True)
+            return replace(last, line=counter.line, text=counter.text[:300], phase=phase)
         line = last.line or (self.end if phase != "unknown" else 0)
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
 

@@ -53,10 +53,15 @@ _EPOCH = re.compile(
 _PAST = 2  # steps by which a bar may run past its total, which it then no longer tells
 # a bar around the bars of the steps: it moves once an epoch
 _OF_EPOCHS = re.compile(r"(?i)\W{0,8}(?:train(?:ing)? )?epochs?\W{0,8}")
+_EPOCH_ALONE = re.compile(
+    r"(?i)\W{0,12}(?:train(?:ing)?\W{1,3})?epoch\W{0,4}\d"
+)  # a heading: "=== Epoch 3/30"
 _MOST_EPOCHS = 200  # more are the steps of one, whose bar is called so
 _ELAPSED = re.compile(r"(?:\[(?=[\d:]{4,10}<)|\s(?=[\d:]{4,10} • ))(?:(\d{1,4}):)?(\d{1,2}):(\d\d)\b")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
-_METERS = re.compile(rf"\[ *{_INT} ?/ ?{_INT}\][,;:]? {{1,2}}eta\b")  # torchvision's: Test:  [  10/ 79]  eta: 0:00:21
+_METERS = re.compile(
+    rf"\[ *{_INT} ?/ ?{_INT}\][,;:]? {{1,2}}eta\b"
+)  # torchvision's: Test:  [  10/ 79]  eta: 0:00:21
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|accumulation|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -160,9 +165,11 @@ def _whole_again(sign: Progress, before: Progress) -> Progress:
 
 def _bar(sign: Progress, before: tuple[int, int] | None) -> tuple[int, int] | None:
     """A bar's last step may be told in words alone: the bar goes to stderr, the words come later."""
-    if sign.step is None or (sign.total is None and (before is None or not 0 <= sign.step - before[1] <= _PAST)):
+    if sign.step is None:
         return before
-    return sign.step, sign.total if sign.total is not None else sign.step
+    if sign.total is not None:
+        return sign.step, sign.total
+    return (before[1], before[1]) if before is not None and 0 <= sign.step - before[1] <= _PAST else before
 
 
 class ProgressTracker:
@@ -183,6 +190,10 @@ class ProgressTracker:
         self._marked: dict[int, int] = {}
         self._marked_epoch = -1.0
         self._phases: dict[int, str] = {}  # total of a bar -> phase that one of its lines told
+        self._rounds: dict[
+            int, tuple[int, int]
+        ] = {}  # total of a bar -> line of its first step, its last step
+        self._epoch_line = 0  # the last line that told the epoch alone
 
     def mark(self, tag: str = "") -> None:
         """Something failed here: only what goes beyond now is an advance, and not of another rank or process."""
@@ -200,6 +211,17 @@ class ProgressTracker:
         if last.bar is not None and not last.counted_out:
             return False
         return last.epochs is not None or (last.bar is not None and last.training_step is not None)
+
+    @property
+    def bar_began(self) -> int:
+        """The line in which the last bar stood at its first step."""
+        bar = self.last.bar
+        return self._rounds.get(bar[1], (0, 0))[0] if bar is not None else 0
+
+    def epoch_of_bare_bar(self) -> int:
+        """The line that told the epoch of a bar without words; 0 where another bar could be its loop's."""
+        only = self.last.total is not None and [*filter(None, self._furthest)] == [self.last.total]
+        return self._epoch_line if only else 0
 
     def look(self, number: int, text: str, tag: str = "") -> None:
         sign = read_sign(text) if not _NO_SIGN.match(text) else None
@@ -235,6 +257,10 @@ class ProgressTracker:
             bar=_bar(sign, before.bar),
             uptime=sign.uptime if sign.step is not None else before.uptime,
         )
+        if sign.step is None and sign.epoch is not None:
+            self._epoch_line = number if _EPOCH_ALONE.match(text) else 0
+        elif sign.step is not None and sign.total is not None:
+            self._in_round(number, sign.step, sign.total)
         if tag and self._tag and tag != self._tag:
             return
         if sign.epoch is not None:
@@ -288,6 +314,12 @@ class ProgressTracker:
         if known is None and len(self._furthest) >= 64:
             self._furthest.clear()
         self._furthest[total] = step
+
+    def _in_round(self, number: int, step: int, total: int) -> None:
+        began, before = self._rounds.get(total, (number, 0))
+        if len(self._rounds) >= 64:
+            self._rounds.clear()
+        self._rounds[total] = (began if step >= before else number, step)
 
     def _known_epoch(self) -> float | None:
         return self._epoch if self._epoch >= 0 else None

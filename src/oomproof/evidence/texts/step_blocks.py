@@ -43,7 +43,7 @@ _TAIL = 400  # characters of a line's end
 
 class Counter(NamedTuple):
     line: int
-    count: int
+    step: int
     total: int
     text: str
 
@@ -63,9 +63,9 @@ def counter_at_end(lines: Iterable[tuple[int, str]]) -> Counter | None:
     for count in told:
         if count.total != told[-1].total:
             continue
-        if rounds[-1] and count.count < rounds[-1][-1].count:
+        if rounds[-1] and count.step < rounds[-1][-1].step:
             rounds.append([])
-        if not rounds[-1] or count.count > rounds[-1][-1].count:
+        if not rounds[-1] or count.step > rounds[-1][-1].step:
             rounds[-1].append(count)
     last, whole = rounds[-1], [_is_out(round_) for round_ in rounds[:-1]]
     if not all(whole) or _is_out(last):
@@ -77,10 +77,10 @@ def counter_at_end(lines: Iterable[tuple[int, str]]) -> Counter | None:
 def _is_out(counts: Sequence[Counter]) -> bool:
     """Counted from 0, the last but one is the last; where every hundredth is told, 1200 of 1264 is."""
     last = counts[-1]
-    stride = last.count - counts[-2].count if len(counts) > 1 else 1
-    return last.count + max(stride, 1) >= last.total
+    stride = last.step - counts[-2].step if len(counts) > 1 else 1
+    return last.step + max(stride, 1) >= last.total
 
 
 def _from_the_start(counts: Sequence[Counter]) -> bool:
-    follow = [told.count for told in counts] in (list(range(len(counts))), list(range(1, len(counts) + 1)))
-    return follow and all(told.text.lstrip("[(# ").startswith(str(told.count)) for told in counts)
+    follow = [told.step for told in counts] in (list(range(len(counts))), list(range(1, len(counts) + 1)))
+    return follow and all(told.text.lstrip("[(# ").startswith(str(told.step)) for told in counts)
