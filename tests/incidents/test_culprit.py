@@ -13,6 +13,7 @@ from conftest import Lab, Running, SmallMachine, paused_files, until
 
 from oomproof.leaf import proc_files as processes
 from oomproof.recording import state_files
+from oomproof.recording.reader import open_recording
 
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
 
@@ -75,6 +76,30 @@ def test_the_loader_was_unmanaged(
     again = verdict["verdict"]["next"]
     assert "oomproof run --name training" in again and "--grace 2 --need" in again
     assert loader.poll() is None, "nobody ended it"
+
+
+def test_the_loader_was_another_run(lab: Lab, small_machine: SmallMachine) -> None:
+    """A machine of 500 MiB: 300 in training, and beside it a run that takes 25 MiB/s. The kernel kills the larger."""
+    machine = small_machine(500 << 20)
+    lab.prefix = machine.prefix
+    training = lab.start("training", *SHORT, "--watch-only", "--", *lab.job("grow.py", 400, 300))
+    training.output_has("ready")
+    recording = training.attempt / "recording.sqlite"
+    until(
+        lambda: (open_recording(recording).figures().peaks.use or 0) >= 290 << 20, "its size to be recorded"
+    )
+    loader = lab.start("loader", *SHORT, "--watch-only", "--", *lab.job("grow.py", 25, 280))
+    training.wait()
+    lab.prefix = []
+    verdict = training.verdict()
+    assert verdict["verdict"]["cause"].startswith("oom-kill"), verdict["verdict"]
+    culprit = verdict["culprit"]
+    assert (culprit["pid"], culprit["managed"], culprit["run"]) == (loader.job_pid, True, "loader")
+    named = f"grow.py of run loader (pid {loader.job_pid}"
+    assert named in verdict["verdict"]["why"] and named in verdict["verdict"]["next"]
+    assert verdict["remedies"][0]["command"] == "oomproof pause loader"
+    assert loader.process.poll() is None, "it lives, and can be paused"
+    assert lab.run("stop", "--now", "loader").returncode == 0
 
 
 def test_in_a_container_the_limit_is_the_machine(

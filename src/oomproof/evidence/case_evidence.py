@@ -183,7 +183,7 @@ def growth_text(growth: Growth) -> str:
 def other_text(job: OtherJob) -> str:
     user = f", user {user_name(job.uid)}" if job.uid is not None else ""
     swap = f" ({format_size(job.swap)} of it in swap)" if job.swap else ""
-    text = f"{job.name} (pid {job.pid}{user}) held {format_size(job.held)}{swap}"
+    text = f"{job.called} (pid {job.pid}{user}) held {format_size(job.held)}{swap}"
     if job.grew >= _GROWTH:
         text += f" and grew by {format_size(job.grew)} in {format_duration(job.seconds)} ({format_size(job.rate)}/s)"
     return text

@@ -359,7 +359,7 @@ def _beside(size: int, of: str) -> str:
 def _growth(story: Story) -> str:
     growth, culprit = story.verdict.growth, story.verdict.culprit
     if culprit is not None:
-        return f"; {culprit.name} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
+        return f"; {culprit.called} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
     return f"; {growth_text(growth)}, probably a leak" if growth is not None else ""
 
 
