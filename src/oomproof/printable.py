@@ -67,6 +67,28 @@ def tell_line(text: str) -> None:
     tell(one_line(text))
 
 
+def message_width() -> int | None:
+    """The columns of the terminal that standard error is; None where it is none: a file or a pipe gets whole lines."""
+    try:
+        return os.get_terminal_size(2).columns or None
+    except OSError:
+        return None
+
+
+def folded_message(text: str, width: int | None) -> str:
+    """A message at a terminal: its long lines broken at spaces, what follows indented."""
+    lines = text.split("\n")
+    if width is None or all(len(line) <= width for line in lines):
+        return text
+    from oomproof.whole_commands import folded
+
+    folded_lines: list[str] = []
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        folded_lines += folded(line[len(indent) :], width, indent, indent + "  ")
+    return "\n".join(folded_lines)
+
+
 def show_line(line: str) -> None:
     """Of a command's own output."""
     print(line, file=sys.stderr, flush=True)
@@ -99,8 +121,9 @@ class MessageStream(PrintableStream):
     """Standard error. A reader that has gone or a full disk behind it costs the message, never what it is about."""
 
     def write(self, text: str) -> int:
+        shown = folded_message(text, message_width()) if text.startswith("oomproof: ") else text
         with contextlib.suppress(OSError):
-            super().write(text)
+            super().write(shown)
         return len(text)
 
     def flush(self) -> None:

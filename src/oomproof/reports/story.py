@@ -23,9 +23,9 @@ from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
-from oomproof.reports.whole_commands import commands_in
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
+from oomproof.whole_commands import commands_in
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
