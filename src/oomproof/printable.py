@@ -57,9 +57,16 @@ def allow_any_text(*streams: TextIO) -> None:
             stream.reconfigure(errors=PLAIN_ERRORS)
 
 
+def as_message(text: str) -> str:
+    """With our name before each line that does not belong to the one above it."""
+    return "\n".join(
+        line if line.startswith(" ") or not line else f"oomproof: {line}" for line in text.split("\n")
+    )
+
+
 def tell(text: str) -> None:
     """A message of ours."""
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)
+    print(as_message(text), file=sys.stderr, flush=True)
 
 
 def tell_line(text: str) -> None:
