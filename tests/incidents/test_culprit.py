@@ -141,6 +141,22 @@ def test_the_limit_was_all_that_was_short(lab: Lab, tmp_path: Path) -> None:
     assert told not in verdict["verdict"]["why"], "it was the only one: what the job held is what it held"
 
 
+def test_a_program_within_a_line_of_shell(lab: Lab) -> None:
+    """Its code is read, and who runs in the shell is no worker of it."""
+    code = "x = []\nimport time\nwhile True:\n    x.append(bytearray(1 << 20)); time.sleep(0.01)\n"
+    job = lab.start(
+        "line", "--limit", "150M", "--grace", "1", "--", "sh", "-c", f"{sys.executable} -c '{code}'; true"
+    )
+    assert job.wait() != 0
+    verdict = job.verdict()
+    following = verdict["verdict"]["next"]
+    assert following.endswith("or make the job smaller (stream the data, keep less of it)"), following
+    told = str(verdict)
+    assert ", worker)" not in told and "<string>" not in told
+    shown = lab.run("why", "line").stdout
+    assert r"\n    x.append(bytearray" in shown, "the indentation of a program that is typed again"
+
+
 def test_a_straight_line_is_told_as_growth(lab: Lab) -> None:
     job = lab.start("leak", "--limit", "300M", "--", *lab.job("grow.py", 10, 2000))
     until(lambda: job.process.poll() is not None, "the guard to end the leak", 120)

@@ -11,6 +11,7 @@ from oomproof.diagnosis.smaller_command import find_argument, with_value
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.agent_files import Crash
 from oomproof.evidence.case_file import CaseFile
+from oomproof.leaf.command_lines import shell_line, shell_words
 
 _KINDS = {
     signal.SIGSEGV: "Segmentation fault",
@@ -96,7 +97,8 @@ def _native_frames(case: CaseFile) -> tuple[Remedy, ...]:
     if case.status is not None and case.status.core:
         title = "it left a core dump: gdb PROGRAM CORE, then bt, shows the native function; the file lies where this says"
         return (Remedy(title, command="cat /proc/sys/kernel/core_pattern"),)
-    words = shlex.join(case.argv)
+    # of a shell it would be the shell
+    words = shlex.join(shell_words(case.argv) or (case.argv if shell_line(case.argv) is None else ()))
     if not words or "\n" in words or len(words) > _TYPED:
         return ()
     title = "see which native function it was in, with a debugger"

@@ -352,7 +352,7 @@ def _process_told(case: CaseFile) -> tuple[str, ...]:
     most = case.grown[0]
     if set(case.processes) == {most.pid}:
         return ()
-    what = f", {most.role}" if most.role and most.role != "main" else ""
+    what = ", worker" if most.role == "worker" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
     return (
         f"{most.name} (pid {most.pid}{what}) grew {sizes} in its last {format_duration(max(1.0, most.seconds))}",

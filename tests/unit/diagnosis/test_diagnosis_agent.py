@@ -95,8 +95,23 @@ def test_what_to_try_on_a_crash_is_what_is_true_of_it(attempt: Attempt) -> None:
     assert version.change is not None and version.change.key == "faiss" and version.command is None
     assert workers.command == "oomproof run --limit 8G -- python train.py --workers 0"
 
+    attempt.run["argv"] = ["sh", "-c", "cd /x && python train.py"]
+    assert attempt.verdict().remedies[-1].command == "gdb -batch -ex run -ex bt --args python train.py"
+
     attempt.exit["core"] = True
     assert attempt.verdict().remedies[-1].command == "cat /proc/sys/kernel/core_pattern"
+
+
+def test_a_shells_word_is_less_than_the_line_that_aborted(attempt: Attempt) -> None:
+    attempt.ended(code=134)
+    attempt.output = b"Aborted\n"
+    assert "read the lines before it" in attempt.verdict().next
+    fault(attempt, "Aborted")
+    verdict = attempt.verdict()
+    assert verdict.cause == "abort" and "/home/me/train.py:12" in verdict.headline
+    assert "read the lines before it" not in verdict.next
+    attempt.output = b"libfoo: the card is on fire\nAborted: no such card\n"
+    assert attempt.verdict().cause == "abort"
 
 
 def test_a_bus_error_names_the_line_too(attempt: Attempt) -> None:
