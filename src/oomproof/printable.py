@@ -57,14 +57,43 @@ def allow_any_text(*streams: TextIO) -> None:
             stream.reconfigure(errors=PLAIN_ERRORS)
 
 
+def as_message(text: str) -> str:
+    """With our name before each line that does not belong to the one above it."""
+    return "\n".join(
+        line if line.startswith(" ") or not line else f"oomproof: {line}" for line in text.split("\n")
+    )
+
+
 def tell(text: str) -> None:
     """A message of ours."""
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)
+    print(as_message(text), file=sys.stderr, flush=True)
 
 
 def tell_line(text: str) -> None:
     """A message that quotes somebody."""
     tell(one_line(text))
+
+
+def message_width() -> int | None:
+    """The columns of the terminal that standard error is; None where it is none: a file or a pipe gets whole lines."""
+    try:
+        return os.get_terminal_size(2).columns or None
+    except OSError:
+        return None
+
+
+def folded_message(text: str, width: int | None) -> str:
+    """A message at a terminal: its long lines broken at spaces, what follows indented."""
+    lines = text.split("\n")
+    if width is None or all(len(line) <= width for line in lines):
+        return text
+    from oomproof.whole_commands import folded
+
+    folded_lines: list[str] = []
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        folded_lines += folded(line[len(indent) :], width, indent, indent + "  ")
+    return "\n".join(folded_lines)
 
 
 def show_line(line: str) -> None:
@@ -99,8 +128,9 @@ class MessageStream(PrintableStream):
     """Standard error. A reader that has gone or a full disk behind it costs the message, never what it is about."""
 
     def write(self, text: str) -> int:
+        shown = folded_message(text, message_width()) if text.startswith("oomproof: ") else text
         with contextlib.suppress(OSError):
-            super().write(text)
+            super().write(shown)
         return len(text)
 
     def flush(self) -> None:

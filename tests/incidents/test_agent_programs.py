@@ -240,3 +240,4 @@ def test_who_trains_speaks_not_who_launched_it(lab: Lab, how: str) -> None:
     recording = open_recording(folder / "1" / "recording.sqlite")
     stacks = [str(row[0]) for row in recording.rows("SELECT text FROM event WHERE kind = 'stacks'")]
     assert not [text for text in stacks if "_invoke_run" in text or "launch.py" in text or "spawn.py" in text]
+    assert all("launched.py:" in text for text in stacks), "a line of the user's, or nothing"

@@ -13,6 +13,7 @@ from conftest import Lab, Running, SmallMachine, paused_files, until
 
 from oomproof.leaf import proc_files as processes
 from oomproof.recording import state_files
+from oomproof.recording.reader import open_recording
 
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
 
@@ -77,6 +78,30 @@ def test_the_loader_was_unmanaged(
     assert loader.poll() is None, "nobody ended it"
 
 
+def test_the_loader_was_another_run(lab: Lab, small_machine: SmallMachine) -> None:
+    """A machine of 500 MiB: 300 in training, and beside it a run that takes 25 MiB/s. The kernel kills the larger."""
+    machine = small_machine(500 << 20)
+    lab.prefix = machine.prefix
+    training = lab.start("training", *SHORT, "--watch-only", "--", *lab.job("grow.py", 400, 300))
+    training.output_has("ready")
+    recording = training.attempt / "recording.sqlite"
+    until(
+        lambda: (open_recording(recording).figures().peaks.use or 0) >= 290 << 20, "its size to be recorded"
+    )
+    loader = lab.start("loader", *SHORT, "--watch-only", "--", *lab.job("grow.py", 25, 280))
+    training.wait()
+    lab.prefix = []
+    verdict = training.verdict()
+    assert verdict["verdict"]["cause"].startswith("oom-kill"), verdict["verdict"]
+    culprit = verdict["culprit"]
+    assert (culprit["pid"], culprit["managed"], culprit["run"]) == (loader.job_pid, True, "loader")
+    named = f"grow.py of run loader (pid {loader.job_pid}"
+    assert named in verdict["verdict"]["why"] and named in verdict["verdict"]["next"]
+    assert verdict["remedies"][0]["command"] == "oomproof pause loader"
+    assert loader.process.poll() is None, "it lives, and can be paused"
+    assert lab.run("stop", "--now", "loader").returncode == 0
+
+
 def test_in_a_container_the_limit_is_the_machine(
     lab: Lab, small_machine: SmallMachine, unmanaged: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -114,6 +139,22 @@ def test_the_limit_was_all_that_was_short(lab: Lab, tmp_path: Path) -> None:
     told = f"(pid {job.job_pid}) grew from"
     assert told in " ".join(item["text"] for item in verdict["evidence"])
     assert told not in verdict["verdict"]["why"], "it was the only one: what the job held is what it held"
+
+
+def test_a_program_within_a_line_of_shell(lab: Lab) -> None:
+    """Its code is read, and who runs in the shell is no worker of it."""
+    code = "x = []\nimport time\nwhile True:\n    x.append(bytearray(1 << 20)); time.sleep(0.01)\n"
+    job = lab.start(
+        "line", "--limit", "150M", "--grace", "1", "--", "sh", "-c", f"{sys.executable} -c '{code}'; true"
+    )
+    assert job.wait() != 0
+    verdict = job.verdict()
+    following = verdict["verdict"]["next"]
+    assert following.endswith("or make the job smaller (stream the data, keep less of it)"), following
+    told = str(verdict)
+    assert ", worker)" not in told and "<string>" not in told
+    shown = lab.run("why", "line").stdout
+    assert r"\n    x.append(bytearray" in shown, "the indentation of a program that is typed again"
 
 
 def test_a_straight_line_is_told_as_growth(lab: Lab) -> None:

@@ -152,10 +152,14 @@ def test_outside_kill_is_not_called_oom(lab: Lab) -> None:
     assert "not for memory" in running.verdict()["verdict"]["headline"]
 
 
-def test_segfault(lab: Lab) -> None:
+def test_segfault(lab: Lab, tmp_path: Path) -> None:
     done = lab.run("run", "--name", "segv", "--", PYTHON, "-c", "import ctypes; ctypes.string_at(0)")
     assert done.returncode == 139
     assert cause(lab, "segv")[0] == "segfault"
+    page = tmp_path / "why.html"
+    assert lab.run("why", "segv", "--html", str(page)).returncode == 0
+    _, _, to_do = page.read_text().partition("What to do")
+    assert "See which native function it was in" in to_do.partition("</section>")[0]
 
 
 def test_segfault_with_two_openmp_runtimes_and_a_silent_handler(lab: Lab, tmp_path: Path) -> None:

@@ -212,7 +212,10 @@ def test_wait_max_and_not_before(machine: Lab) -> None:
     first = hold(machine, "first", 1, "--need", "200M")
     first.output_has("holding")
     late = machine.run("run", "--need", "150M", "--wait-max", "1s", "--", "true")
-    assert late.returncode == 75 and "still not enough memory after 1.0 s" in late.stderr
+    assert late.returncode == 75 and "\noomproof: still not enough memory after 1.0 s" in late.stderr
+    assert "\noomproof: needs 150 MiB" in late.stderr.partition("still not")[2]
+    # each line is told by us, or belongs to the one above it
+    assert all(line.startswith(("oomproof: ", "  ")) for line in late.stderr.splitlines()), late.stderr
     assert machine.run("run", "--not-before", "2199-01-01T00:00", "--no-wait", "--", "true").returncode == 75
     assert machine.run("run", "--not-before", "2001-01-01T00:00", "--", "true").returncode == 0
     let_go(first)

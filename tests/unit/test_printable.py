@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,35 @@ def test_guard_messages(capfd: pytest.CaptureFixture[str]) -> None:
     told = capfd.readouterr().err
     safe(told)
     assert "hidden" in told
+
+
+SAYS = "oomproof: 118 MiB of RAM available, no swap left, the job held 307 MiB; the margin is 120 MiB\n  hint: halve it: oomproof run --need 3072M -- python train.py --batch 32"
+SINKS = {
+    "guard": "from oomproof.runner.terminal import Terminal; Terminal().message(text)",
+    "start": "from oomproof.cli.run_admission import tell; tell(text)",
+    "verbs": "import sys; from oomproof.printable import MessageStream; print(text, file=MessageStream(sys.stderr))",
+}
+
+
+@pytest.mark.parametrize("sink", SINKS.values(), ids=SINKS)
+def test_messages_are_folded_at_spaces_at_a_terminal_only(sink: str) -> None:
+    """A command stays whole: half of one is another one."""
+    program = [sys.executable, "-c", f"text = {SAYS!r}; {sink}"]
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 40))
+    subprocess.run(program, stderr=slave, check=True, timeout=60)
+    os.close(slave)
+    told = os.read(master, 4096).decode().replace("\r\n", "\n")
+    os.close(master)
+    assert told.splitlines() == [
+        "oomproof: 118 MiB of RAM available, no",
+        "  swap left, the job held 307 MiB; the",
+        "  margin is 120 MiB",
+        "  hint: halve it:",
+        "    oomproof run --need 3072M -- python train.py --batch 32",
+    ]
+    piped = subprocess.run(program, stderr=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert piped.stderr == SAYS + "\n"
 
 
 @pytest.fixture

@@ -173,9 +173,7 @@ def _gather_entries(things: list[Thing], apart: set[int]) -> None:
     """The entries of a list, and of a holder of many (a state dict), are told as one. ``apart``: those that are named as copies."""
     named = {id(things[place]) for place in apart}
     for thing in things:
-        whole = thing
-        while whole.parent is not None and id(whole) not in named and _is_told_whole(whole.parent):
-            whole = whole.parent
+        whole = _whole_of(thing, named)
         if whole is not thing:
             whole.ram, whole.mapped, whole.gpu = (
                 whole.ram + thing.ram,
@@ -183,6 +181,25 @@ def _gather_entries(things: list[Thing], apart: set[int]) -> None:
                 whole.gpu + thing.gpu,
             )
             thing.ram = thing.mapped = thing.gpu = 0
+
+
+def _whole_of(thing: Thing, named: set[int]) -> Thing:
+    """What it is told with. ``outs[3]['logits']`` and ``outs[3].logits`` are names of a list that grows, too; of few elements
+    the inner names tell more."""
+    whole = at = thing
+    most_apart = 0  # elements whose inner names are told one by one
+    while id(at) not in named:
+        if at.parent is None:
+            most_apart = _ENTRIES
+        above = at.parent or at.holder
+        if above is None:
+            break
+        at = above
+        if not _is_told_whole(at):
+            most_apart = max(most_apart, 1)
+        elif at.entries > most_apart:
+            whole = at
+    return whole
 
 
 def _is_told_whole(holder: Thing) -> bool:

@@ -62,6 +62,7 @@ class Thing:
         "address",
         "entries",
         "gpu",
+        "holder",
         "kind",
         "length",
         "mapped",
@@ -80,6 +81,7 @@ class Thing:
     def __init__(self, name: str, owner: Owner, value: Any, kind: Kind, parent: Thing | None) -> None:
         self.name, self.owner, self.value, self.kind = name, owner, value, kind
         self.parent, self.entries = parent, 0  # what it is an entry of; how many such it has
+        self.holder: Thing | None = None  # what it is an attribute of
         self.numbered = (
             False  # its entries have numbers: it grows by one more, and has the one name that stays
         )
@@ -113,7 +115,13 @@ class Walk:
         self._queue.clear()
 
     def _note(
-        self, name: str, owner: Owner, value: Any, depth: int, parent: Thing | None = None, part: str = ""
+        self,
+        name: str,
+        owner: Owner,
+        value: Any,
+        depth: int,
+        parent: Thing | None = None,
+        holder: Thing | None = None,
     ) -> None:
         if id(value) in self.ids:
             return
@@ -126,7 +134,9 @@ class Walk:
             parent.entries += 1
         if kind.role != RUNNING:
             thing = Thing(name[:120], owner, value, kind, parent)
-            thing.part = thing.part or part
+            thing.holder = holder
+            if holder is not None:
+                thing.part = thing.part or holder.part
             if kind.role in CONTAINERS:
                 thing.length = thing.rows = length(value, kind)
             self.things.append(thing)
@@ -200,8 +210,7 @@ class Walk:
                 role = self._kinds.of(held).role
                 if role not in (LEAF, SKIPPED) and (role != OBJECT or depth < 2 or self._is_users(held)):
                     inner = _attribute_name(name, kind, attribute)
-                    part = thing.part if thing is not None else ""
-                    self._note(inner, _attribute_owner(owner), held, depth, part=part)
+                    self._note(inner, _attribute_owner(owner), held, depth, holder=thing)
 
     def _of_running(self, name: str, value: Any, depth: int) -> None:
         """A generator that waits holds its variables all the same."""

@@ -14,7 +14,7 @@ from oomproof import __version__
 from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, MORE_FILES, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
-from oomproof.printable import MessageStream, PrintableStream, allow_any_text
+from oomproof.printable import MessageStream, PrintableStream, allow_any_text, tell
 
 if TYPE_CHECKING:
     from oomproof.cli.command_parser import CommandParser
@@ -156,7 +156,7 @@ def _main(argv: list[str] | None) -> int:
     try:
         return obey(argv)
     except OomproofError as error:
-        print(f"oomproof: {error}", file=sys.stderr)
+        tell(str(error))
         return error.status
     except BrokenPipeError:
         # `oomproof runs | head`: the reader has gone, which is no error of ours
@@ -172,7 +172,7 @@ def _main(argv: list[str] | None) -> int:
             text, hint = f"{error.strerror}: {error.filename or 'what it prints'}", "free some space there"
         elif isinstance(error, OSError) and error.errno == errno.EMFILE:
             text, hint = "too few open files are allowed here", MORE_FILES
-        print(f"oomproof: {text}\n  hint: {hint}", file=sys.stderr)
+        tell(f"{text}\n  hint: {hint}")
         return OUR_FAILURE
 
 

@@ -10,7 +10,7 @@ from oomproof.errors import NOT_NOW, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import script_of
 from oomproof.leaf.light_typing import TYPE_CHECKING
-from oomproof.printable import printable
+from oomproof.printable import folded_message, message_width, printable
 from oomproof.recording import run_folders
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
@@ -113,7 +113,7 @@ def look_for_twins(order: Order) -> None:
 
 
 def tell(text: str) -> None:
-    tell_as_is(printable(text))
+    tell_as_is(folded_message(printable(text), message_width()))
 
 
 def tell_as_is(text: str) -> None:

@@ -10,7 +10,7 @@ def outcome_of(verdict: Verdict, timed_out: bool) -> tuple[Outcome, str]:
     """(outcome, in words). ``timed_out``: ended by us, because its time was over."""
     kind = verdict.kind
     if kind.memory and verdict.culprit is not None:
-        return FAILED, f"{kind.title}, but {verdict.culprit.name} filled the machine"
+        return FAILED, f"{kind.title}, but {verdict.culprit.called} filled the machine"
     if kind.memory:
         return DIED, kind.title
     if verdict.cause == "finished" and not verdict.all_well:

@@ -83,9 +83,9 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
 
 
 def culprit_of(case: CaseFile) -> OtherJob | None:
-    """The unmanaged job that filled the machine: the guard found the growth not to be this job's, or it grew by more in
+    """The other job that filled the machine: the guard found the growth not to be this job's, or it grew by more in
     the same time, and by a good part of what the machine lost."""
-    grown = [job for job in case.others if not job.managed and job.grew >= _GREW]
+    grown = [job for job in case.others if job.grew >= _GREW]
     if not grown:
         return None
     most = max(grown, key=lambda job: job.grew)
@@ -99,26 +99,17 @@ def culprit_of(case: CaseFile) -> OtherJob | None:
 
 
 def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
-    who = f"{other.name} (pid {other.pid})"
+    who = f"{other.called} (pid {other.pid})"
     need = as_flag(case.job_peak) if case.job_peak else None
     again = command(case, *([f"--need {need}"] if need else []))
-    started = f"oomproof run --need {as_flag(other.held)} -- {other.name}"
-    remedies = (
-        Remedy(
-            f"pause {who} while this job runs, or let it finish first; it continues with kill -CONT {other.pid}",
-            "measured",
-            command=f"kill -STOP {other.pid}",
-        ),
-        Remedy(
-            f"start {other.name} with oomproof as well: then it waits its turn, or is the one that is paused",
-            "measured",
-            other.held,
-            command=started,
-        ),
-        Remedy("reserve what this job needs, so that runs that start later wait for it", command=again),
-    )
+    reserved = Remedy("reserve what this job needs, so that runs that start later wait for it", command=again)
+    if other.managed:
+        advice, remedies = f"pause or finish {who} first", (*_about_the_run(other, who), reserved)
+    else:
+        advice = f"pause or finish {who} first, or start it with oomproof run too"
+        remedies = (*_about_the_unmanaged(other, who), reserved)
     return MemoryAnswer(
-        f"pause or finish {who} first, or start it with oomproof run too; then {again}",
+        f"{advice}; then {again}",
         remedies,
         (other_text(other),),
         Culprit(
@@ -130,6 +121,42 @@ def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
             other.grew,
             other.seconds,
             other.rate,
+            other.managed,
+            other.run,
+        ),
+    )
+
+
+def _about_the_unmanaged(other: OtherJob, who: str) -> tuple[Remedy, ...]:
+    return (
+        Remedy(
+            f"pause {who} while this job runs, or let it finish first; it continues with kill -CONT {other.pid}",
+            "measured",
+            command=f"kill -STOP {other.pid}",
+        ),
+        Remedy(
+            f"start {other.name} with oomproof as well: then it waits its turn, or is the one that is paused",
+            "measured",
+            other.held,
+            command=f"oomproof run --need {as_flag(other.held)} -- {other.name}",
+        ),
+    )
+
+
+def _about_the_run(other: OtherJob, who: str) -> tuple[Remedy, ...]:
+    need = as_flag(other.held)
+    called = other.run or "RUN"
+    return (
+        Remedy(
+            f"pause {who} while this job runs, or let it finish first; it continues with oomproof resume {called}",
+            "measured",
+            command=f"oomproof pause {other.run}" if other.run else None,
+        ),
+        Remedy(
+            f"start {other.called} with --need {need} or more, what it grew to: of the two, the one that starts later then waits",
+            "measured",
+            other.held,
+            change=Change("argument", "--need", after=need),
         ),
     )
 
@@ -325,7 +352,7 @@ def _process_told(case: CaseFile) -> tuple[str, ...]:
     most = case.grown[0]
     if set(case.processes) == {most.pid}:
         return ()
-    what = f", {most.role}" if most.role and most.role != "main" else ""
+    what = ", worker" if most.role == "worker" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
     return (
         f"{most.name} (pid {most.pid}{what}) grew {sizes} in its last {format_duration(max(1.0, most.seconds))}",

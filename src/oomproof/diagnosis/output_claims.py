@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
@@ -14,15 +17,25 @@ if TYPE_CHECKING:
     from oomproof.evidence.texts.text_case import TextCase
 
 
+_ABORTED = re.compile(r"(?:\S+: line \d+: +\d+ +)?Aborted\b")
+
+
 def output_claims(case: CaseFile) -> list[WeightedCause]:
     """The best first; none where the output tells of no failure, or was not read."""
-    if case.output.text is None:
+    if case.output.text is None or _is_shells_word(case):
         return []
     from oomproof.diagnosis.text_claims import claims_of_texts
 
     claims = claims_of_texts(_of_this_job(case, case.output.text))
     # output that merely stops says nothing here: how the job ended is known
     return [] if cause_of(claims[0].cause).good or claims[0].cause == "silent-end" else claims
+
+
+def _is_shells_word(case: CaseFile) -> bool:
+    """That it was aborted is known; the line of the crash, as its Python saw it, says more."""
+    failure = case.output.failure
+    said = failure is not None and _ABORTED.match(failure.text.strip())
+    return bool(said) and crash_of(case, signal.SIGABRT) is not None
 
 
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
-from oomproof.records import dataclass
+from oomproof.leaf.command_lines import shell_line
+from oomproof.records import dataclass, replace
 
 # timm and torchvision's examples say -j; Hugging Face says dataloader_num_workers; datasets.map says num_proc
 WORKERS = re.compile(
@@ -21,6 +23,7 @@ class Argument:
     value: int
     at: int  # the word that holds the value
     joined: bool  # name and value are one word
+    in_line: bool = False  # the word is a line of shell that holds both
 
     def typed(self, value: int) -> str:
         return f"{self.name}{'=' if self.joined else ' '}{value}"
@@ -33,6 +36,8 @@ def bare_name(name: str) -> str:
 
 def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Argument | None:
     """The argument with a whole number whose name fits, without dashes and prefix; the last wins, as in every parser."""
+    if (line := shell_line(argv)) is not None:
+        return _in_shell_line(argv, line, pattern)
     found = None
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
@@ -45,7 +50,27 @@ def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Ar
     return found
 
 
+def _in_shell_line(argv: Sequence[str], line: str, pattern: re.Pattern[str]) -> Argument | None:
+    """The same in ``sh -c 'python train.py --workers 16'``, where it stands there once."""
+    try:
+        found = find_argument(shlex.split(line), pattern)
+    except ValueError:  # a quote without its other half
+        return None
+    if found is None or len(_typed_in(line, found)) != 1:
+        return None
+    return replace(found, at=list(argv).index(line), in_line=True)
+
+
+def _typed_in(line: str, argument: Argument) -> list[re.Match[str]]:
+    return list(re.finditer(rf"(?<!\S){re.escape(argument.typed(argument.value))}(?![\w.])", line))
+
+
 def with_value(argv: Sequence[str], argument: Argument, value: int) -> tuple[str, ...]:
+    if argument.in_line:
+        line = argv[argument.at]
+        (typed,) = _typed_in(line, argument)
+        changed = line[: typed.start()] + argument.typed(value) + line[typed.end() :]
+        return (*argv[: argument.at], changed, *argv[argument.at + 1 :])
     changed = argument.typed(value) if argument.joined else str(value)
     return (*argv[: argument.at], changed, *argv[argument.at + 1 :])
 

@@ -57,7 +57,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The unmanaged job whose growth filled the machine, as last seen before the end."""
+    """The job beside it whose growth filled the machine, as last seen before the end."""
 
     pid: int
     name: str
@@ -67,6 +67,14 @@ class Culprit:
     grew_bytes: int
     seconds: float
     bytes_per_second: float
+    managed: bool = False  # started by oomproof
+    run: str | None = None  # ... in that run
+
+    @property
+    def called(self) -> str:
+        if not self.managed:
+            return self.name
+        return f"{self.name} of run {self.run}" if self.run else "another run of oomproof"
 
 
 @dataclass(frozen=True, slots=True)

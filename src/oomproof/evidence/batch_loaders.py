@@ -10,6 +10,9 @@ import re
 import tokenize
 from collections.abc import Iterable, Sequence
 
+from oomproof.evidence.job_program import inline_code
+from oomproof.leaf.command_lines import shell_words
+
 # PyTorch's own and fastai's; whatever is called a trainer; graphs that are loaded in pieces. Not karpathy's DataLoaderLite, an array and an index.
 _LOADER = re.compile(
     r"\bDataLoaders?\b|\b\w*Trainer\b|\bLightning(?:CLI|Module|DataModule)\b|\b(?:Neighbor|Cluster|GraphSAINT\w*)Loader\b"
@@ -21,8 +24,11 @@ def names_a_loader(sources: Iterable[str]) -> bool:
     return any(_LOADER.search(text) for text in sources)
 
 
-# what Dataset.map works on and writes at once is no batch of a training
-_BATCH = re.compile(r"(?<!writer_)batch(?!ed\b)", re.I)
+# What Dataset.map works on and writes at once is no batch of a training, and BatchNorm is a layer.
+_BATCH = re.compile(r"(?<!writer_)batch(?!ed\b|_?norm)", re.I)
+_OPTION = re.compile(
+    r"(?:^|\s)(-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z][\w.]*(?==))"
+)  # a name, of `batch_size=64` too
 # What trains, or runs a model, in batches that are held at once. `Dataset.map(batch_size=…)` and `to_batches()` read a file in pieces.
 _FRAMEWORK = re.compile(
     r"^[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|jax|flax|mxnet|paddle|transformers|diffusers|lightning|pytorch_lightning|fastai"
@@ -34,9 +40,10 @@ _POOL = re.compile(r"\b(Pool|ProcessPoolExecutor)\(\s*(?:(?:processes|max_worker
 
 
 def argument_names_a_batch(argv: Sequence[str]) -> bool:
-    # a folder's name says nothing
-    words = [word for word in argv[1:] if "/" not in word or " " in word or "\n" in word]
-    return any(map(_BATCH.search, words))
+    """By an option's name, also in a line of shell; what is given to it (`--name nightly-batch`, a folder) says nothing."""
+    code = inline_code(argv)
+    words = [word for word in shell_words(argv) or argv[1:] if word != code]
+    return any(_BATCH.search(name) for word in words for name in _OPTION.findall(word))
 
 
 def names_a_batch(sources: Sequence[str]) -> bool:

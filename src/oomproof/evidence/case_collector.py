@@ -120,6 +120,10 @@ def collect(
     case = _with_peak(case, attempt)
     case, more = _with_reboot(case, wtmp, proc)
     missing += more
+    if any(other.managed and other.grew for other in case.others):
+        from oomproof.evidence.neighbour_runs import with_runs
+
+        case = replace(case, others=with_runs(case.others, case.run_boot_id))
     if _may_have_twin(case):
         from oomproof.evidence.twin_after_death import living_twin
 

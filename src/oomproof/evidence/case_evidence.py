@@ -133,7 +133,7 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         if growth.not_a_leak:
             yield "agent.trim", "agent", None, growth.not_a_leak, "freed memory that the C library kept"
     for index, process in enumerate(case.grown[:3], 1):
-        what = f", {process.role}" if process.role and process.role != "main" else ""
+        what = ", worker" if process.role == "worker" else ""
         sizes = f"from {format_size(process.before)} to {format_size(process.after)}"
         text = f"{process.name} (pid {process.pid}{what}) grew {sizes} in {process.seconds:.0f} s"
         yield f"sample.process.{index}", "recording", end, text, "a process of the job that grew at the end"
@@ -183,7 +183,7 @@ def growth_text(growth: Growth) -> str:
 def other_text(job: OtherJob) -> str:
     user = f", user {user_name(job.uid)}" if job.uid is not None else ""
     swap = f" ({format_size(job.swap)} of it in swap)" if job.swap else ""
-    text = f"{job.name} (pid {job.pid}{user}) held {format_size(job.held)}{swap}"
+    text = f"{job.called} (pid {job.pid}{user}) held {format_size(job.held)}{swap}"
     if job.grew >= _GROWTH:
         text += f" and grew by {format_size(job.grew)} in {format_duration(job.seconds)} ({format_size(job.rate)}/s)"
     return text

@@ -181,6 +181,13 @@ class OtherJob:
     t: float
     job_grew: int = 0  # by how much this run's own job grew, from the beginning of those seconds to the end
     taken: int | None = None  # how much less the machine had available after that time
+    run: str | None = None  # of a managed one: what commands call its run, where that is known
+
+    @property
+    def called(self) -> str:
+        if not self.managed:
+            return self.name
+        return f"{self.name} of run {self.run}" if self.run else "another run of oomproof"
 
     @property
     def rate(self) -> float:

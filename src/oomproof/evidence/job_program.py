@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 
-from oomproof.leaf.command_lines import python_target, without_wrappers
+from oomproof.leaf.command_lines import python_target, shell_words, without_wrappers
 
 # what runs Python, or a script of anything: whose words are not its own program's
 _STARTS_OTHERS = re.compile(r"(?:i?python|pypy)[\d.]*$|.*sh$|(?:mpi|s|u|conda|docker|podman|apptainer)\w*$")
@@ -33,8 +33,8 @@ def is_native(argv: Sequence[str], folder: str, names: Iterable[str]) -> bool:
 
 
 def inline_code(argv: Sequence[str]) -> str | None:
-    """What ``python -c`` was given; None for anything else."""
-    words = list(without_wrappers(argv))
+    """What ``python -c`` was given, also within ``sh -c``; None for anything else."""
+    words = list(without_wrappers(shell_words(argv) or argv))
     if "-c" not in words or python_target([*words[: words.index("-c")], "-c"]) is not None:
         return None
     if python_target([*words[:1], "x"]) is None:

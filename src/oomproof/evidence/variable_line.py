@@ -121,7 +121,8 @@ def where(thing: Thing, before: float) -> str:
 
 def _file(path: str) -> str:
     """What Python calls the code of ``-c`` tells nobody anything."""
-    return "python -c" if path == "<string>" else os.path.basename(path)
+    name = os.path.basename(path)
+    return "python -c" if name == "<string>" else name
 
 
 def where_all(things: Iterable[Thing], before: float) -> str:

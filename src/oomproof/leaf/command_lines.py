@@ -37,6 +37,7 @@ _WRAPPERS = {
     "nohup": ((), 0),
     "setsid": ((), 0),
 }
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -76,7 +77,7 @@ def program_target(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
 
 def python_target(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """The same of a whole command line; None where the program is no Python."""
-    if not command or not os.path.basename(command[0]).startswith(("python", "pypy")):
+    if not command or not is_python(command[0]):
         return None
     return program_target(command[1:])
 
@@ -106,6 +107,39 @@ def without_wrappers(command: Sequence[str]) -> Sequence[str]:
             rest = rest[2 if rest[0] in valued else 1 :]
         words = rest[operands:]
     return words or command
+
+
+def shell_words(command: Sequence[str]) -> Sequence[str] | None:
+    """The one Python command in the line of ``sh -c LINE``; None for anything else, or several of them."""
+    line = shell_line(command)
+    if line is None:
+        return None
+    import shlex  # of few commands
+
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if word and set(word) <= set(";&|()<>"):
+                commands.append([])
+            elif commands[-1] or not _ASSIGNED.match(word):
+                commands[-1].append(word)
+    except ValueError:  # a quote without its other half
+        return None
+    found = [words for words in commands if words and is_python(without_wrappers(words)[0])]
+    return found[0] if len(found) == 1 else None
+
+
+def shell_line(command: Sequence[str]) -> str | None:
+    """LINE of ``sh -c LINE``, ``bash -ec LINE``."""
+    words = without_wrappers(command)
+    is_line = len(words) > 2 and os.path.basename(words[0]) in SHELLS and re.fullmatch(r"-[a-z]*c", words[1])
+    return words[2] if is_line else None
+
+
+def is_python(program: str) -> bool:
+    return os.path.basename(program).startswith(("python", "pypy"))
 
 
 def short_name(command: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ def _others(verdict: Verdict, stop: Action | None, oom: GpuOom | None) -> str:
     """Who it was; the guard may know only that it was not this job."""
     if verdict.culprit is not None:
         who = verdict.culprit
-        return f"{who.name} (pid {who.pid}) grew by {format_size(who.grew_bytes)}"
+        return f"{who.called} (pid {who.pid}) grew by {format_size(who.grew_bytes)}"
     if verdict.cause == "stopped-by-guard" and stop is not None and stop.others_growth:
         return "others filled the machine"
     crowd = crowding(oom) if oom is not None else None

@@ -14,6 +14,7 @@ _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|oomproof[/\\](?:agent|leaf)|<frozen"
 )
 _AGENT = re.compile(r"oomproof[/\\](?:agent|leaf)[/\\]")
+_MADE = "<string>"
 _MOST = 100  # frames of one stack
 
 
@@ -98,10 +99,26 @@ def is_library(file: str) -> bool:
 
 def users_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost line of the user's own code; of a library's where there is none."""
-    for frame in frames:
-        if not is_library(frame.file):
-            return frame
-    return frames[0] if frames else None
+    own = own_frame(frames)
+    if own is not None:
+        return own
+    return next((frame for frame in frames if frame.file != _MADE), frames[0] if frames else None)
+
+
+def own_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost line of the user's own code, if it has any here.
+
+    ``<string>`` is code that was made as it ran (a dataclass, a named tuple), or `python -c`; and of a process that
+    multiprocessing started the first frame is such a program, which is no user's."""
+    own = [frame for frame in frames if not is_library(frame.file)]
+    in_files = [frame for frame in own if frame.file != _MADE]
+    if in_files:
+        return in_files[0]
+    inline = bool(own) and frames[-1].file == _MADE
+    if not inline or (len(frames) > 1 and "multiprocessing" in frames[-2].file):
+        return None
+    # beneath it, what a library made has no name of the user's: it runs as a module
+    return next(frame for frame in own if frame.name != "<module>" or frame is frames[-1])
 
 
 def where(frames: tuple[Frame, ...]) -> str:
@@ -109,7 +126,7 @@ def where(frames: tuple[Frame, ...]) -> str:
     own = users_frame(frames)
     if own is None:
         return "no Python code was running"
-    inner = frames[0]
+    inner = next((frame for frame in frames if frame == own or frame.file != _MADE), own)
     return (
         own.words if inner == own else f"{own.words}, inside {inner.name} ({_short(inner.file)}:{inner.line})"
     )

@@ -47,7 +47,7 @@ def chart(story: Story) -> str:
     phases = _phases(timeline)
     axis = _axis(timeline)
     longer = timeline.begin < timeline.window
-    about = "The last ten minutes" if longer else f"The whole run, {format_duration(-timeline.begin)}"
+    about = "The last ten minutes" if longer else _whole(timeline)
     return (
         f'<figure id="chart"{" class=small" if small else ""} data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
         f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall:.2f}" data-zones="{_zones(timeline)}">'
@@ -59,6 +59,10 @@ def chart(story: Story) -> str:
         f'<p class="readout" aria-live="polite"></p>{_event_list(events, timeline)}{_note(story)}'
         f'</figure><script type="application/json" id="samples">{_samples(timeline)}</script>'
     )
+
+
+def _whole(timeline: Timeline) -> str:
+    return f"The whole {'run' if timeline.is_whole else 'recording'}, {format_duration(-timeline.begin)}"
 
 
 # --- the plots ----------------------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ def _overview(timeline: Timeline) -> str:
     top = max(value for _, value in series) * 1.1 or 1
     left = 100 * (timeline.window - begin) / -begin
     return (
-        f'<div class="overview"><p class="about">The whole run, {format_duration(-begin)}</p>'
+        f'<div class="overview"><p class="about">{_whole(timeline)}</p>'
         f'<div class="area"><svg viewBox="{begin * _scale(timeline):.0f} 0 {-begin * _scale(timeline):.0f} 1000" '
         f'preserveAspectRatio="none" role="img" aria-label="memory over the whole run">'
         f'{_area("main", series, top, timeline)}</svg><div class="window" style="left:{left:.2f}%;right:0"></div></div></div>'

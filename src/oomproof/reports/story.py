@@ -23,9 +23,9 @@ from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
-from oomproof.reports.whole_commands import commands_in
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
+from oomproof.whole_commands import commands_in
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
@@ -359,7 +359,7 @@ def _beside(size: int, of: str) -> str:
 def _growth(story: Story) -> str:
     growth, culprit = story.verdict.growth, story.verdict.culprit
     if culprit is not None:
-        return f"; {culprit.name} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
+        return f"; {culprit.called} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
     return f"; {growth_text(growth)}, probably a leak" if growth is not None else ""
 
 

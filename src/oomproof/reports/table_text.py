@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from oomproof import whole_commands
 from oomproof.printable import one_line
-from oomproof.reports import whole_commands
 
 Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol, TypeVar
 
+from oomproof.evidence.json_files import number
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of, with_last_step
 from oomproof.recording.series import GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow, Row, Series
@@ -21,6 +22,7 @@ _EVENTS = 60
 _JOBS = 3  # unmanaged ones that are drawn
 _LOOKS = 150  # at the processes of a long run before its last ten minutes: between two, in proportion
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
+_BESIDE = 60.0  # seconds that a run may be longer than its recording at either end: a calm job is looked at every 10 s
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
 
@@ -112,7 +114,8 @@ class Holder:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Times are seconds before the end of the recording (negative), ``end_wall`` is that end on the clock."""
+    """Times are seconds before the end of the run (negative), ``end_wall`` is that end on the clock. Where the recording is much
+    shorter than the run, because its guard was killed, they are those of the recording."""
 
     begin: float = 0.0
     end_wall: float = 0.0
@@ -126,6 +129,7 @@ class Timeline:
     earlier_events: int = 0  # how many came before them
     holders: tuple[Holder, ...] = ()
     problem: str | None = None
+    is_whole: bool = True  # it covers the run
 
     @property
     def window(self) -> float:
@@ -146,7 +150,7 @@ def load(attempt: Attempt) -> Timeline:
         limits = series.limits()
         if limits is None:
             return Timeline(problem="no sample was taken: the job ended at once")
-        begin, end = limits
+        begin, end, is_whole = _of_run(attempt, *limits)
         spans = spans_of(series, end)
         events = series.events(words_only=True, besides="agent")
         return Timeline(
@@ -160,9 +164,21 @@ def load(attempt: Attempt) -> Timeline:
             phase_rows=tuple(rows.result()),
             events=tuple(Mark(event.t - end, event.kind, event.text) for event in events[-_EVENTS:]),
             earlier_events=max(0, len(events) - _EVENTS),
-            holders=tuple(_holders(series, end)),
+            holders=tuple(_holders(series, limits[1], end)),
             problem=recording.meta.get("trouble"),
+            is_whole=is_whole,
         )
+
+
+def _of_run(attempt: Attempt, first: float, last: float) -> tuple[float, float, bool]:
+    """The run's begin and end, and whether both are near the first and the last sample: those lie within it."""
+    begin, end = number(attempt.load_started()[0].get("boottime")), number(attempt.exit().get("boottime"))
+    if begin is None or begin > first:
+        begin = first
+    if end is None or end < last:
+        end = last
+    is_whole = first - begin <= _BESIDE and end - last <= _BESIDE
+    return (begin, end, True) if is_whole else (first, last, False)
 
 
 def load_phases(attempt: Attempt) -> list[PhaseRow]:
@@ -308,8 +324,8 @@ class _Shares:
     def __init__(self, series: Series, begin: float, end: float) -> None:
         border = max(begin, end - WINDOW) if series.is_long(ProcessRow, _MANY) else begin
         self._looks: list[tuple[float, Share]] = []
-        for number in range(_LOOKS if border > begin else 0):
-            t = begin + (border - begin) * number / _LOOKS
+        for look in range(_LOOKS if border > begin else 0):
+            t = begin + (border - begin) * look / _LOOKS
             rows = series.living(t - _GONE, t + _MOMENT)
             self._looks += _shares([row._replace(t=t) for row in rows])
         self._looks += _shares(series.between(ProcessRow, border - _GONE, end + 1.0))
@@ -347,10 +363,10 @@ def _gpus(series: Series, begin: float, end: float) -> dict[int, tuple[GpuPoint,
     return {index: tuple(by_card[index]) for index in sorted(by_card) if not touched or index in touched}
 
 
-def _holders(series: Series, end: float) -> list[Holder]:
+def _holders(series: Series, last: float, end: float) -> list[Holder]:
     """Each process as last seen, of those that lived to the end."""
     holders = [
         Holder(row.pid, str(row.role), str(row.name), row.t - end, row.use, row.swap or 0)
-        for row in series.living(end - _GONE, end + 1.0)
+        for row in series.living(last - _GONE, last + 1.0)
     ]
     return sorted(holders, key=lambda holder: holder.held, reverse=True)

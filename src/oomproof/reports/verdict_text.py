@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TextIO
 
 from oomproof.causes import cause_of
@@ -137,13 +138,14 @@ def _evidence(item: Evidence, width: int) -> list[str]:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    """On one line; blanks within stay: in a command they may be a program's indentation."""
+    return re.sub(r"\s*[\n\r\v\f]\s*|\t", " ", text).strip()
 
 
 def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
     """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
     a command is another one, and a terminal breaks a long line without a newline to copy."""
-    from oomproof.reports import whole_commands  # not for a run that ended well
+    from oomproof import whole_commands  # not for a run that ended well
 
     hanging, text = (indent + "  ", _line(text)) if hanging is None else (hanging, text)
     return whole_commands.folded(text, max(_NARROW, width), indent, hanging)

@@ -455,12 +455,16 @@ class AgentFeed:
         return bool(asked)
 
     def _read_stacks(self, asked: list[tuple[int, int]], why: str, t: float) -> None:
-        from oomproof.recording.stack_dumps import where
+        from oomproof.recording.stack_dumps import own_frame, where
         from oomproof.runner import stack_request
 
         for pid, begin in asked:
             with contextlib.suppress(OSError):
                 for dump in stack_request.read(self._folder, pid, begin):
+                    if (
+                        dump.frames and own_frame(dump.frames) is None
+                    ):  # a launcher, a library's thread: no line to look at
+                        continue
                     text = f"{why}: {where(dump.frames)}"
                     frames = [f"{frame.file}:{frame.line} {frame.name}" for frame in dump.frames[:30]]
                     self._store(t, "stacks", text, pid, {"frames": frames})

@@ -11,6 +11,7 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import Job
 from oomproof.guard.poll_interval import SAMPLE_STILL
+from oomproof.leaf.command_lines import SHELLS
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
@@ -77,6 +78,7 @@ class Sampler:
         self._pss_pause = 1.0
         self._walked = 0.0  # seconds of CPU, in the present sample
         self._use_then = 0  # what the job held when shared pages were last looked at
+        self._is_shells_own = False  # what the leader started
         self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._rows = RowFilter()
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
@@ -139,6 +141,10 @@ class Sampler:
         samples = [
             process for process in known if process.anon or process.shmem or process.file or process.swap
         ]
+        leader = next((process.name for process in known if process.pid == self._job.leader), "")
+        children = sum(process.parent == self._job.leader for process in samples)
+        # the one program that a shell runs is no worker of it
+        self._is_shells_own = leader in SHELLS and children == 1
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
         all_known = {process.pid for process in samples} <= self._shared.keys()
         if t >= (self._next_pss if all_known and not self._has_grown(samples) else self._soonest_pss):
@@ -170,9 +176,9 @@ class Sampler:
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:
             return "main"
-        if process.name.startswith("pt_data_worker") or process.parent == self._job.leader:
+        if process.name.startswith("pt_data_worker"):
             return "worker"
-        return "other"
+        return "worker" if process.parent == self._job.leader and not self._is_shells_own else "other"
 
     def _has_grown(self, samples: list[processes.ProcessMemory]) -> bool:
         """Several processes together, by a good part: which of them did, only a new look at what they share tells."""

@@ -10,7 +10,7 @@ import termios
 import time
 
 from oomproof.leaf.light_typing import Any
-from oomproof.printable import one_line, printable
+from oomproof.printable import folded_message, message_width, one_line, printable
 from oomproof.runner.followed_file import Followed
 
 _IDLE = 0.6  # seconds without output before the status line may show
@@ -140,7 +140,8 @@ class Terminal:
         raw = self._saved is not None
         end = "\r\n" if raw else "\n"
         start = end if self.is_tty[2] and not self._column_zero else ""
-        data = (start + printable(text).replace("\n", end) + end).encode()
+        shown = folded_message(printable(text), message_width())
+        data = (start + shown.replace("\n", end) + end).encode()
         if self.own_file is not None:
             self.own_file.write_own(2, data)
         else:

@@ -15,7 +15,7 @@ from oomproof.errors import OomproofError
 from oomproof.leaf.light_typing import Any, Self
 from oomproof.ledger.ledger_entries import Entry
 from oomproof.ledger.ledger_store import Ledger
-from oomproof.printable import one_line
+from oomproof.printable import as_message, one_line
 from oomproof.recording import run_folders, state_files
 
 # what the front and readers (`verdict.json`) write; a job's start leaves other files at once
@@ -108,7 +108,7 @@ class Waiting(ListedAsWaiting):
             self._say(f"oomproof: {note}")
         self._ledger.notes.clear()
         text = "\n".join(lines)
-        self._say(f"oomproof: waits: {text}")
+        self._say(as_message(f"waits: {text}"))
         if not self._told:
             self._told = True
             self._on_waiting(lines[0])

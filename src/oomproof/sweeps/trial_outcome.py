@@ -23,8 +23,10 @@ def ending_of(verdict: Verdict, *, asked_to_stop: bool, beside: int, at_own_limi
     kind = verdict.kind
     if asked_to_stop and not kind.good:
         return Ending("stopped", "stopped with the sweep", again=True)
-    if kind.memory and verdict.culprit is not None:
-        return Ending("failed", f"{kind.title}, but {verdict.culprit.name} filled the machine", again=True)
+    culprit = verdict.culprit
+    # a trial beside it has no part in this: how many fit together is for the sweep to learn
+    if kind.memory and culprit is not None and not (culprit.managed and beside):
+        return Ending("failed", f"{kind.title}, but {culprit.called} filled the machine", again=True)
     if kind.memory:
         where = "gpu" if kind.gpu else "host"
         bound = beside == 0 or (where == "host" and (at_own_limit or verdict.cause == _OWN_LIMIT))

@@ -457,6 +457,34 @@ def test_a_list_that_grows_is_named_and_not_its_elements() -> None:
         assert thing(told, name)["ram"] == pytest.approx(rows * one, rel=0.1), name
 
 
+class _Output:
+    def __init__(self) -> None:
+        self.rows = [text() for _ in range(1500)]
+
+
+def _growing_outputs() -> dict[str, Any]:
+    outs = [{"rows": [text() for _ in range(1500)], "loss": 1.0} for _ in range(3)]
+    pairs = [(1, {"rows": [text() for _ in range(1500)]}) for _ in range(2)]
+    objects = [_Output() for _ in range(9)]
+    split = [{"train": [text() for _ in range(1500)], "val": [text() for _ in range(1500)]}]
+    towers = [_Output(), _Output()]
+    told = look()
+    del outs, pairs, objects, split, towers
+    return told
+
+
+def test_a_list_of_outputs_that_grows_is_named_and_not_what_is_in_them() -> None:
+    """`outs.append({"logits": logits})`; of one element, or of a few objects, the inner names tell more."""
+    told = _growing_outputs()
+    names = {row["name"] for row in told["things"]}
+    assert {"outs", "pairs", "objects", "split[0]['train']", "towers[0].rows", "towers[1].rows"} <= names
+    assert not [name for name in names if name.startswith(("outs[", "pairs[", "objects["))]
+    one = thing(told, "split[0]['train']")["ram"]
+    for name, rows in (("outs", 3), ("pairs", 2), ("objects", 9)):
+        assert thing(told, name)["ram"] == pytest.approx(rows * one, rel=0.1), name
+    assert (thing(told, "outs")["what"], thing(told, "outs")["length"]) == ("list of 3 dict", 3)
+
+
 def _cyclic() -> dict[str, Any]:
     rows: list[Any] = [{"text": text()} for _ in range(2000)]
     rows.append(rows)

@@ -79,6 +79,41 @@ def test_a_crash_is_told_with_its_line(attempt: Attempt, number: int, kind: str,
     assert any(each.id == "agent.crash.1" for each in verdict.evidence)
 
 
+def test_what_to_try_on_a_crash_is_what_is_true_of_it(attempt: Attempt) -> None:
+    attempt.ended(signal=signal.SIGSEGV)
+    attempt.processes = [(LEADER, "main", "python3")]
+    fault(attempt, "Segmentation fault")
+    remedies = attempt.verdict().remedies
+    assert [remedy.command for remedy in remedies] == ["gdb -batch -ex run -ex bt --args python train.py"]
+
+    attempt.run["argv"] = ["python", "train.py", "--workers", "4"]
+    attempt.run["env"] = {"LD_PRELOAD": "libjemalloc.so.2"}
+    path = attempt.dir / "agent" / f"{LEADER}-fault.txt"
+    path.write_text(path.read_text().replace("/usr/lib/python3.11/ctypes/", "/x/site-packages/faiss/"))
+    preload, version, workers, _ = attempt.verdict().remedies
+    assert preload.command == "env -u LD_PRELOAD oomproof run --limit 8G -- python train.py --workers 4"
+    assert version.change is not None and version.change.key == "faiss" and version.command is None
+    assert workers.command == "oomproof run --limit 8G -- python train.py --workers 0"
+
+    attempt.run["argv"] = ["sh", "-c", "cd /x && python train.py"]
+    assert attempt.verdict().remedies[-1].command == "gdb -batch -ex run -ex bt --args python train.py"
+
+    attempt.exit["core"] = True
+    assert attempt.verdict().remedies[-1].command == "cat /proc/sys/kernel/core_pattern"
+
+
+def test_a_shells_word_is_less_than_the_line_that_aborted(attempt: Attempt) -> None:
+    attempt.ended(code=134)
+    attempt.output = b"Aborted\n"
+    assert "read the lines before it" in attempt.verdict().next
+    fault(attempt, "Aborted")
+    verdict = attempt.verdict()
+    assert verdict.cause == "abort" and "/home/me/train.py:12" in verdict.headline
+    assert "read the lines before it" not in verdict.next
+    attempt.output = b"libfoo: the card is on fire\nAborted: no such card\n"
+    assert attempt.verdict().cause == "abort"
+
+
 def test_a_bus_error_names_the_line_too(attempt: Attempt) -> None:
     attempt.ended(signal=signal.SIGBUS)
     fault(attempt, "Bus error")

@@ -178,9 +178,34 @@ def test_a_browser_that_breathed_is_not_blamed_for_a_leak(attempt: Attempt) -> N
     assert judge(replace(case, others=(replace(firefox, taken=100 * MIB),))).culprit is not None
 
 
-def test_a_run_of_ours_beside_it_is_no_unmanaged_culprit(attempt: Attempt) -> None:
-    verdict = stopped(attempt, f"58 MiB available; {NOT_OURS}", others=(replace(LOADER, managed=True),))
-    assert verdict.culprit is None
+def test_a_run_of_ours_beside_it_is_named_by_its_run(attempt: Attempt) -> None:
+    other = replace(LOADER, managed=True, run="night")
+    verdict = stopped(attempt, f"58 MiB available; {NOT_OURS}", others=(other,), job_peak=4 * GIB)
+    named = "python3 load.py of run night (pid 812"
+    assert f"{named}) held 3.0 GiB and grew by 2.0 GiB in 20 s" in verdict.why
+    assert verdict.culprit is not None and (verdict.culprit.managed, verdict.culprit.run) == (True, "night")
+    assert verdict.next.startswith(f"pause or finish {named}) first; then oomproof run --need 4G")
+    assert verdict.remedies[0].command == "oomproof pause night"
+    text = everything(verdict)
+    assert "kill -STOP" not in text and "with oomproof as well" not in text and "halve" not in text
+    assert from_json(json.loads(text)) == verdict
+
+
+def test_a_run_of_ours_that_is_not_known_by_name(attempt: Attempt) -> None:
+    other = replace(LOADER, managed=True)
+    verdict = stopped(attempt, f"58 MiB available; {NOT_OURS}", others=(other,))
+    assert "another run of oomproof (pid 812)" in verdict.next
+    assert verdict.remedies[0].command is None and "oomproof resume RUN" in verdict.remedies[0].title
+
+
+def test_after_a_reboot_nobody_is_to_pause_a_run_that_died_too(attempt: Attempt) -> None:
+    attempt.exit = {}
+    attempt.boot(OTHER_BOOT)
+    attempt.samples = []
+    attempt.sample(available=200 * MIB)
+    verdict = judge(replace(attempt.case(), others=(replace(LOADER, managed=True, run="night"),)))
+    assert verdict.culprit is not None and "of run night (pid 812) held 3.0 GiB" in verdict.why
+    assert "pause" not in verdict.next and not verdict.remedies
 
 
 def test_the_kernel_killed_the_job_that_did_not_grow(attempt: Attempt) -> None:

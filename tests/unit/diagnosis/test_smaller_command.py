@@ -27,6 +27,22 @@ def test_the_argument_is_found_as_typed(typed: str, name: str, value: int, chang
 
 
 @pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("cd /data && python train.py --workers 16 | tee log", "cd /data && python train.py --workers 6 | tee log"),
+        ("python t.py --workers=16", "python t.py --workers=6"),
+        ("python t.py --workers 16; python t.py --workers 16", None),
+        ("python t.py --workers '16", None),
+    ],
+)  # fmt: skip
+def test_within_a_line_of_shell(line: str, changed: str | None) -> None:
+    argument = find_argument(["bash", "-c", line])
+    assert (argument and with_value(["bash", "-c", line], argument, 6)) == (
+        changed and ("bash", "-c", changed)
+    )
+
+
+@pytest.mark.parametrize(
     "typed",
     ["python train.py", "python t.py --workers", "python t.py --workers many", "python t.py 16 workers",
      "python t.py --persistent-workers --batch 64", "python t.py --workers_seed 3"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.batch_loaders import names_a_batch, names_a_loader
+from oomproof.evidence.batch_loaders import argument_names_a_batch, names_a_batch, names_a_loader
 from oomproof.evidence.script_sources import script_sources
 
 
@@ -104,3 +104,28 @@ def test_a_batch_is_one_of_a_framework_named_in_code(code: str, is_there: bool) 
 def test_rows_that_a_map_works_on_at_once_are_no_batch() -> None:
     mapped = "import torch\nrows = rows.map(tokenize, batched=True, writer_batch_size=100)\n"
     assert not names_a_batch([mapped]) and names_a_batch([mapped + "batches = cut(rows)\n"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_there"),
+    [
+        (["python", "train.py", "--batch-size", "64"], True),
+        (["python", "train.py", "--per_device_train_batch_size=8"], True),
+        (["python", "train.py", "data.batch=64"], True),
+        (["sh", "-c", "cd /x && python train.py --batch 8 | tee log"], True),
+        (["sh", "-c", "python a.py; python b.py --batch 8"], True),
+        (["python", "load.py", "nightly_batch_7"], False),
+        (["python", "load.py", "--name", "batch-7", "/data/batches"], False),
+        (["python", "load.py", "--folder=/data/batches"], False),
+        (["python", "-c", "# a batch job\nx = f(batch=3)"], False),
+        (["sh", "-c", "python -c '# a batch job'"], False),
+        (["ffmpeg", "-i", "batch.mp4"], False),
+    ],
+)
+def test_an_option_names_a_batch_and_what_is_given_to_it_does_not(argv: list[str], is_there: bool) -> None:
+    assert argument_names_a_batch(argv) is is_there
+
+
+def test_a_layer_is_no_batch() -> None:
+    code = "import torch\nnet = torch.nn.BatchNorm1d(4)\nbatch_norm(net)\n"
+    assert not names_a_batch([code]) and names_a_batch([code + "for batch in data: net(batch)\n"])

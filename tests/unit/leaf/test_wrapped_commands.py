@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.leaf.command_lines import short_name
+from oomproof.leaf.command_lines import shell_words, short_name
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,19 @@ def test_the_program_behind_its_wrappers(words: str) -> None:
 def test_a_wrapper_alone_keeps_its_name() -> None:
     assert short_name(["timeout", "120"]) == "timeout 120"
     assert short_name(["env"]) == "env"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py --lr 1", ["python", "train.py", "--lr", "1"]),
+        ("cd /x && A=1 python3 -c 'x = 1; y = 2' | tee log", ["python3", "-c", "x = 1; y = 2"]),
+        ("nice python a.py; echo done", ["nice", "python", "a.py"]),
+        ("python a.py && python b.py", None),
+        ("python 'a.py", None),
+        ("make data", None),
+    ],
+)
+def test_the_one_python_in_a_line_of_shell(line: str, words: list[str] | None) -> None:
+    assert shell_words(["/bin/bash", "-ec", line]) == words
+    assert shell_words(["bash", "run.sh", line]) is None

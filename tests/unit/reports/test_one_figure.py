@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_page import Page
 from helpers_report import make_run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -284,10 +285,104 @@ def test_every_reader_says_the_same(
         (recipe.code, recipe.signal)
     }
 
+    page_says_the_same(Page(texts["html"]), recipe, verdict, shown, texts["md"])
+
     # a sentence and its probability
     judged = verdict["verdict"]
     assert judged["certainty"] == "proven" or judged["probability"] < 1.0 or judged["cause"] == "other-error"
     assert abs(sum(cause["probability"] for cause in verdict["causes"]) - 1.0) < 1e-6
+
+
+def page_says_the_same(
+    page: Page, recipe: Recipe, judged: dict[str, Any], shown: dict[str, Any], markdown: str
+) -> None:
+    """Every figure of the page that another reader has too: the JSON of `why` and of `runs show`, and the Markdown."""
+    verdict, run = judged["verdict"], shown["run"]
+    lasted, peak = format_duration(run["seconds"]), format_size(recipe.peak)
+
+    # the head: the verdict's lines, and the run's facts
+    facts = page.pairs
+    assert (facts.pop("why"), facts.pop("next")) == (verdict["why"], verdict["next"])
+    assert page.probability == f"{verdict['probability']:.0%}"
+    assert page.badge in ("", verdict["certainty"])
+    table = dict(re.findall(r"^\| ([\w ]+) \| ([^|]*) \|$", markdown, re.M))
+    assert facts == {name: table[name].strip("`") for name in facts}
+    assert facts["run"] == run["id"] and facts["lasted"] == lasted
+    assert facts["peak"].startswith(f"{peak} (") and facts["command"] == run["command"]
+    assert facts["least left on the machine"] == format_size(run["lowest_available_bytes"])
+    assert facts.get("limit") == (format_size(recipe.limit * MIB) if recipe.limit else None)
+    step = f", step {verdict['step']}" if verdict["step"] is not None else ""
+    assert facts.get("phase", "unknown") == verdict["phase"] + (step if "phase" in facts else "")
+    assert page.title.startswith(page.sentence) and f" {lasted}" in page.sentence
+    known = [peak, lasted, facts.get("limit", ""), verdict["headline"]]
+    if (growth := judged["growth"]) is not None:
+        known.append(f"{format_size(growth['bytes_per_second'])}/s")
+    sizes = re.findall(r"[\d.]+ [KMGT]?i?B\b", page.sentence)
+    assert all(any(size in text for text in known) for size in sizes), page.sentence
+
+    # the evidence, and what could not be read
+    proof = "\n".join(page.items("What decides it"))
+    for item in judged["evidence"]:
+        assert item["text"].strip() in proof and item["says"] in proof, item
+    assert page.items("Could not be read") == [
+        f"{gap['source']}: {gap['reason']}" + (f"{gap['how_to_grant']}Copy" if gap["how_to_grant"] else "")
+        for gap in judged["missing"]
+    ]
+
+    # what to do
+    remedies = page.items("What to do")
+    for text, remedy in zip(remedies, judged["remedies"], strict=False):
+        saves = remedy["saves_bytes"]
+        assert text.lower().startswith(remedy["title"].lower())
+        assert f"\n{remedy['basis']}" + (f", saves {format_size(saves)}" if saves is not None else "") in text
+        assert remedy["command"] is None or f"{remedy['command']}Copy" in text
+    assert len(remedies) >= len(judged["remedies"])
+    held = [
+        size for text in remedies for size in re.findall(r"([\d.]+ \w+) it held|it held ([\d.]+ \w+)", text)
+    ]
+    assert {size for sizes in held for size in sizes if size} <= {peak}
+
+    # the causes
+    causes = [cause for cause in judged["causes"] if cause["probability"] >= 0.01]
+    rows = [(probability, test) for probability, _, test in page.rows("Causes considered")]
+    expected = [(f"{cause['probability']:.0%}", cause["test"]) for cause in causes]
+    assert rows == (expected if len(causes) > 1 else [])
+
+    # who died, who held it, and the phases
+    victim, died = judged["verdict"]["victim"], dict(page.rows("The process that died"))
+    assert bool(died) is bool(victim)
+    if victim:
+        assert str(victim["pid"]) in died["process"]
+        for name, key in (("its own memory", "anon"), ("shared memory", "shmem"), ("files mapped", "file")):
+            size = victim[f"{key}_rss_bytes"]
+            assert died.get(name) == (format_size(size) if size is not None else None)
+    holders = page.rows("Who held the memory at the end")
+    share = format_size(recipe.held // (recipe.workers + 1))
+    assert [row[:4] for row in holders] in (
+        [],  # not about memory
+        [
+            ["python", "worker" if number else "main", str(LEADER + number), share]
+            for number in range(recipe.workers + 1)
+        ],
+    )
+    assert page.rows("Phases") == [
+        [
+            phase["phase"], str(phase["entered"]), format_duration(phase["seconds"]),
+            *(format_size(phase[f"{what}_bytes"]) if phase[f"{what}_bytes"] is not None else "–"
+              for what in ("entry", "peak", "exit", "floor")),
+            str(phase["last_step"]) if phase["last_step"] is not None else "–",
+        ]
+        for phase in shown["phases"]
+    ]  # fmt: skip
+
+    # the chart: what is under the pointer, and how long it is
+    if not page.chart:
+        return
+    held_there = [sum(layers[:-1]) for _, *layers in page.samples["host"]]  # without the page cache
+    assert max(held_there) <= recipe.peak and held_there[-1] == recipe.held
+    assert {name for _, name, _ in page.samples["phases"]} == {phase["phase"] for phase in shown["phases"]}
+    assert re.findall(r"The whole run, ([\d.]+ \w+)<", page.chart) in ([], [lasted])
+    assert re.findall(r">limit ([\d.]+ \w+)<", page.chart) in ([], [facts.get("limit")])
 
 
 def test_the_need_of_the_next_run_is_what_no_sample_saw(

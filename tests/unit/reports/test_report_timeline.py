@@ -28,6 +28,18 @@ def test_the_whole_run(tmp_path: Path) -> None:
     assert timeline.gpus[0][-1].total == 24 * GIB
 
 
+def test_times_are_before_the_end_of_the_run(tmp_path: Path) -> None:
+    """Its last sample is up to 10 s older: the page said that the run had ended then. A recording that ended long before it
+    stands for itself."""
+    run = make_run(tmp_path)
+    exit_file = run.attempt / "exit.json"
+    for later, begin, last, is_whole in ((8.0, -3608, -8, True), (300.0, -3600, 0, False)):
+        exit_file.write_text(json.dumps(json.loads(exit_file.read_text()) | {"boottime": END + later}))
+        timeline = load(run.attempt)
+        assert (timeline.begin, timeline.host[-1].t, timeline.is_whole) == (begin, last, is_whole)
+        assert len(timeline.holders) == 17
+
+
 def test_the_peak_survives_thinning(tmp_path: Path) -> None:
     run = make_run(tmp_path, seconds=20_000, gpu=False)
     with sqlite3.connect(run.attempt / "recording.sqlite") as db:

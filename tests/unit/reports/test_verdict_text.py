@@ -91,6 +91,13 @@ def test_all_well_is_told_by_the_facts_and_not_by_the_words(tmp_path: Path) -> N
     assert not attempt.verdict().all_well
 
 
+def test_the_indentation_of_a_program_in_a_command_stays(tmp_path: Path) -> None:
+    command = r"oomproof run -- python -c $'for x in y:\n    if x:\n        f(x)\n'"
+    verdict = replace(Attempt(tmp_path).verdict(), next=f"again:\n  {command}")
+    assert f"next     again: {command}" in three_lines(verdict)
+    assert command in three_lines(verdict, width=48)
+
+
 def test_three_lines_whatever_the_job_printed(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.ended(code=1)

@@ -24,7 +24,7 @@ from oomproof.recording import position_record, requests, stack_dumps
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
-from oomproof.runner import agent_feed, census_request, census_watch
+from oomproof.runner import agent_feed, census_request, census_watch, stack_request
 from oomproof.runner.agent_feed import AgentFeed
 
 
@@ -472,6 +472,59 @@ def test_stacks_are_read_as_faulthandler_writes_them() -> None:
     _, newer = stack_dumps.parse(SEGFAULT.replace("Segmentation fault", "Floating-point exception"))
     assert newer.fatal == "Floating point exception", "Python 3.14 has another name for it"
     assert stack_dumps.parse("Fatal Python error: Aborted")[0].frames == ()
+
+
+HEADER = "--- 12.500 growth\nThread 0x00007f00 (most recent call first):\n"
+TRAIN = '  File "/home/me/train.py", line 8 in step\n'
+MADE = '  File "<string>", line 0 in <module>\n'
+TUPLE = '  File "/usr/lib/python3.11/collections/__init__.py", line 444 in namedtuple\n'
+SPAWN = (
+    '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 122 in spawn_main\n'
+    '  File "<string>", line 1 in <module>\n'
+)
+INLINE = '  File "<string>", line 5 in load\n  File "<string>", line 9 in <module>\n'
+
+
+@pytest.mark.parametrize(
+    "frames, where",
+    [
+        (
+            MADE + TUPLE + TRAIN,
+            "/home/me/train.py:8 in step, inside namedtuple (collections/__init__.py:444)",
+        ),
+        (MADE + TRAIN + SPAWN, "/home/me/train.py:8 in step"),
+        (MADE + TUPLE + SPAWN, None),
+        (MADE + TUPLE, None),
+        (INLINE, "<string>:5 in load"),
+        (MADE + TUPLE + INLINE, "<string>:5 in load, inside namedtuple (collections/__init__.py:444)"),
+        (MADE, "<string>:0 in <module>"),
+    ],
+)
+def test_code_made_as_it_ran_is_no_line_of_the_users(frames: str, where: str | None) -> None:
+    """A request is answered between two bytecodes, and the first of such code is what native code returns to."""
+    (dump,) = stack_dumps.parse(HEADER + frames)
+    assert (stack_dumps.own_frame(dump.frames) and stack_dumps.where(dump.frames)) == where
+
+
+def test_a_real_stack_inside_a_named_tuple_names_the_users_line(feed: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from collections import namedtuple\nprint('ready', flush=True)\nwhile True:\n    namedtuple('Row', 'a b')\n"
+    )
+    site, folder = Path(agent_feed.__file__).parents[1] / "agent" / "site", tmp_path / "1" / "agent"
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(site), "OOMPROOF_AGENT": str(folder)},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    dumps = [stack_request.stack_now(folder, process.pid, "growth") for _ in range(10)]
+    process.kill()
+    process.communicate()
+    told = [stack_dumps.where(dump.frames) for dump in dumps if dump is not None]
+    assert told and all(text.startswith(f"{script}:4 in <module>") for text in told), told
+    assert not any("<string>" in text for text in told)
 
 
 def test_a_stack_begins_where_the_job_stood_and_not_inside_our_agent() -> None:

@@ -56,8 +56,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     claim = _claim(case, _NO_SHUTDOWN, headline, why, _with_less(case) if short else next_step)
     if short and culprit_of(case) is not None:
         memory = answer(case, None, machine=True)
-        why = "; ".join((why, *memory.told))
-        claim = replace(claim, why=why, next=memory.next, remedies=memory.remedies, culprit=memory.culprit)
+        claim = replace(claim, why="; ".join((why, *memory.told)), culprit=memory.culprit)
+        if memory.culprit is not None and not memory.culprit.managed:  # a run died with the machine, too
+            claim = replace(claim, next=memory.next, remedies=memory.remedies)
     return [claim]
 
 

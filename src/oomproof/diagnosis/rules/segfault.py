@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import command, command_line, read_output
-from oomproof.diagnosis.crashes import crash_of, crash_of_another, native_stack
+from oomproof.diagnosis.crashes import crash_of, crash_of_another, crash_remedies, native_stack
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.rule_weights import Weight
@@ -84,7 +84,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             else f"the line 'segfault at' in the kernel log; {'a debugger' if case.native else 'PYTHONFAULTHANDLER=1'} shows the "
             f"{'line' if case.native else 'Python line'}",
             victim=Victim(fault.pid, fault.name) if fault is not None else None,
-            remedies=(*((stack,) if crash is None and not case.native else ()), *_one_runtime(case)),
+            remedies=(
+                *((stack,) if crash is None and not case.native else ()),
+                *_one_runtime(case),
+                *crash_remedies(case, crash),
+            ),
         )
     ]
 
@@ -105,6 +109,7 @@ def _of_another(case: CaseFile, death: Death) -> list[WeightedCause]:
             evidence=case.evidence_from("exit", "output.", "agent.crash", "agent.position"),
             test="the same command with one process",
             victim=Victim(crash.pid, ""),
+            remedies=crash_remedies(case, crash, own=False),
         )
     ]
 
