@@ -298,7 +298,8 @@ class TrainingParser:
         raised = writer.take(number, text)
         if raised is not None and not raised.loose and self._is_example(number, text, raised):
             return True
-        below = text[:1] in (" ", "\t") and self._pending is not None  # perhaps a line of that exception's message
+        # perhaps a line of the message of the exception above
+        below = text[:1] in (" ", "\t") and self._pending is not None
         if raised is not None and raised.type == "Error" and below:
             raised = None
         if raised is not None:

@@ -51,7 +51,12 @@ NOT_A_NUMBER = (
 
 def _disk(said: FailureText, match: re.Match[str], hit: Hit) -> Hit:
     before = said.text[: match.start()]
-    if said.raised or is_message(match, said, strict=True) or "Error" in before or before.lstrip().startswith("[Errno "):
+    if (
+        said.raised
+        or is_message(match, said, strict=True)
+        or "Error" in before
+        or before.lstrip().startswith("[Errno ")
+    ):
         return hit
     return replace(hit, says="the text speaks of a full disk", strength=0.2, kind="talk")
 
