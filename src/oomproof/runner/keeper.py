@@ -221,8 +221,8 @@ class Keeper:
 
     def tell_terminal(self) -> None:
         """Opened by its name, and for this line only: one held open would keep a closed terminal from being free again."""
-        with contextlib.suppress(OSError, ValueError):
-            terminal, text = self.spec.get("if_lost") or ()
+        terminal, text = self.spec.get("if_lost") or ("", "")
+        with contextlib.suppress(OSError):
             fd = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if os.isatty(fd):

@@ -214,3 +214,24 @@ def test_a_loop_that_saves_on_its_way_is_a_training() -> None:
     bars = [BAR.format(percent=step // 4, step=step) for step in range(10, 50, 10)]
     assert loop("Hello", *bars[:2], "Saving model to a.pt", *bars[2:]) == "train"
     assert loop("Hello", *bars[:2], "Saving model to a.pt") == "save"
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        ("Now loading dataset file music-ratings", "load"),
+        ("Setting up style layer  2 : relu1_1", "load"),
+        ("      #Test samples 1000", ""),
+        ("      #Val samples 300", ""),
+        ("Test samples: accuracy 0.9", ""),
+        ("Testing", "eval"),
+    ],
+)
+def test_what_a_line_announces(line: str, phase: str) -> None:
+    assert phases.of_heading(line) == phase
+
+
+def test_a_model_that_could_not_be_made_ready() -> None:
+    assert phases.of_error("Unable to warmup model: out of memory") == "load"
+    assert phases.of_error("Failed to load the model: no such file") == "load"
+    assert phases.of_error("Failed to load batch 3") == "unknown"

@@ -65,7 +65,7 @@ def of_script(path: str) -> str:
 
 _AT_START = re.compile(
     r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
-    r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
+    r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)|(?:[Uu]nable|[Ff]ailed) to (?:load|warm ?up|initiali[sz]e) (?:the )?(?:model|tokenizer)\b"
     r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: |\berror: execve\(\): "
     r"|abruptly died during map operation|unable to mmap \d+ bytes from file <(?!/dev/shm|/?torch_)|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
 )
@@ -103,7 +103,7 @@ _EVAL = (
     r"(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|evaluate|test|testing|inference)"
 )
 _SCORE = (  # "val loss 0.31", "test=0.5": what an evaluation found, printed by the loop around it
-    r"(?![(.]|[ _-]?(?:\w{0,12}loss|acc|score|set|split|size|metric|f1|auc|mse|mae|ppl|perplexity|err|epoch_)|\s*[=/_]|\s*:\s*-?\d+\.\d)"
+    r"(?![(.]|[ _-]?(?:\w{0,12}loss|acc|score|set|split|size|samples|examples|metric|f1|auc|mse|mae|ppl|perplexity|err|epoch_)|\s*[=/_]|\s*:\s*-?\d+\.\d)"
 )
 _EVAL_LOOP = re.compile(
     rf"(?i)^[^\w\n]{{0,20}}{_EVAL}\b{_SCORE}|[(\[]\s?{_EVAL}\s?[)\]]"
@@ -148,8 +148,8 @@ _HEADING = re.compile(
     r"|(?i:begin(?:ning)? (?:train|eval)\w*)|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 _MADE_READY = re.compile(
-    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|set(?:ting)? up)(?:e|ing)?\b"
-    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
+    r"(?i)^\W*(?:(?:start|begin|now) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|set(?:ting)? up)(?:e|ing)?\b"
+    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|layer|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
 _ROUNDS = (

@@ -162,6 +162,7 @@ EVERYDAY = (
     Rule("other-error", "the program stopped with a fatal error", 0.5,
          Row("Fatal error:", "Fatal error:", r"^Fatal error:$"),  # GROMACS: what it is stands below
          Row("----- Begin Fatal Exception ", "----- Begin Fatal Exception 01-May-2024 20:49:15 CEST-----", r"^-{3,} Begin Fatal Exception "),  # CMS
+         Row("THCudaCheck FAIL ", "THCudaCheck FAIL file=/tmp/cutorch", r"^THCudaCheck FAIL file=\S*$"),  # cut off
          Row("&&&& FAILED TensorRT", "&&&& FAILED TensorRT.trtexec [TensorRT v8001] # ./trtexec --onnx=model.onnx", r"&&&& FAILED TensorRT"),
          Row("An error occurred in MPI_", "[node17:4242] *** An error occurred in MPI_Send", r"^(?:\[[\w.-]{1,80}:\d{1,8}\] )?\*\*\* An error occurred in MPI_\w"),
          only="printed"),
