@@ -335,3 +335,10 @@ def test_a_test_after_an_early_end_has_no_epochs_left() -> None:
     lines = ["Epoch: 40/1000 loss: 0.3", "Finished training: runs/a", "[test] step: [1 / 1] loss 0.4"]
     assert not last("\n".join(lines)).unfinished
     assert last("\n".join([lines[0], lines[2]])).unfinished
+
+
+def test_a_bar_that_runs_past_its_total_is_out() -> None:
+    bar = " 99%|█████████▉| {}/2000 [59:40<00:20,  3.0s/it, loss=0.4]\n".format
+    assert last(bar(1998)).unfinished
+    assert not last(bar(1998) + "d: 0.1: : 2001it [59:52,  3.0s/it]\n").unfinished
+    assert last(bar(1998) + "step 2001 loss 0.3\n").bar == (1998, 2000), "another counter"

@@ -146,7 +146,8 @@ def _of_own_code(frames: Sequence[Frame], index: int) -> str:
 
 def _inside_a_making(frames: Sequence[Frame], index: int) -> bool:
     return any(
-        name in _MADE and not _RUNS_WHOLE.search(file) for file, name, _ in frames[max(0, index - _NEAR) : index]
+        name in _MADE and not _RUNS_WHOLE.search(file)
+        for file, name, _ in frames[max(0, index - _NEAR) : index]
     )
 
 

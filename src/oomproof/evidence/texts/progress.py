@@ -68,7 +68,7 @@ _SETTINGS = re.compile(
 )
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
-    r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
+    r"(?i)(?:training|fine-?tuning) (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
     r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|\bend(?:ed)?(?: of)? training\b\W{0,6}$|(?:^|[:\]-] )(?:finished|done|completed) after \d{1,12} (?:iterations|steps|epochs)\b|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
 )
 
@@ -169,7 +169,8 @@ def _bar(sign: Progress, before: tuple[int, int] | None) -> tuple[int, int] | No
         return before
     if sign.total is not None:
         return sign.step, sign.total
-    return (before[1], before[1]) if before is not None and 0 <= sign.step - before[1] <= _PAST else before
+    past = _PAST if _TQDM_OPEN.search(sign.text) else 0  # another counter's steps are not its own
+    return (before[1], before[1]) if before is not None and 0 <= sign.step - before[1] <= past else before
 
 
 class ProgressTracker:

@@ -75,7 +75,11 @@ class Raised:
     @property
     def thread(self) -> bool:
         """Whether a thread's own first frame is the outermost: such an exception ends the thread, not the process."""
-        return bool(self.frames) and self.frames[0][1].startswith("_bootstrap") and "threading" in self.frames[0][0]
+        return (
+            bool(self.frames)
+            and self.frames[0][1].startswith("_bootstrap")
+            and "threading" in self.frames[0][0]
+        )
 
     @property
     def text(self) -> str:
