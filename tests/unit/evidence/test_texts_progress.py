@@ -313,6 +313,7 @@ def test_the_next_round_of_a_count_that_was_whole_before() -> None:
 
 def test_two_of_many_at_the_start_of_their_lines() -> None:
     assert count("1/60 -> a.mat", "2/60 -> b.mat", head="").unfinished
+    assert count("0/60 -> a.mat", ">> 1/60 -> b.mat", "2/60 -> c.mat", head="").unfinished
     assert not count("4/60 -> a.mat", "9/60 -> b.mat", head="").unfinished
     assert not count("run of 03/12/2021", "run of 04/12/2021", "run of 05/12/2021").unfinished, "dates"
 
@@ -335,3 +336,16 @@ def test_a_test_after_an_early_end_has_no_epochs_left() -> None:
     lines = ["Epoch: 40/1000 loss: 0.3", "Finished training: runs/a", "[test] step: [1 / 1] loss 0.4"]
     assert not last("\n".join(lines)).unfinished
     assert last("\n".join([lines[0], lines[2]])).unfinished
+
+
+def test_a_bar_that_runs_past_its_total_is_out() -> None:
+    bar = " 99%|█████████▉| {}/2000 [59:40<00:20,  3.0s/it, loss=0.4]\n".format
+    assert last(bar(1998)).unfinished
+    assert not last(bar(1998) + "d: 0.1: : 2001it [59:52,  3.0s/it]\n").unfinished
+    assert last(bar(1998) + "step 2001 loss 0.3\n").bar == (1998, 2000), "another counter"
+
+
+def test_steps_that_count_on_below_a_loss_are_the_training_s() -> None:
+    told = "global step 300 learning rate 0.05 step-time 10.8\n"
+    assert last(told + "step: 300\nstep: 301\nstep: 302\n").phase == "train"
+    assert last(told + "417it [00:10, 11.2it/s]\n").phase == "unknown", "another loop's bar"

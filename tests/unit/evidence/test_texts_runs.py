@@ -488,3 +488,13 @@ def test_a_thread_s_exception_at_a_run_s_end_is_not_its_death(cause) -> None:
 def test_a_loss_that_is_nan_in_a_program_s_last_words(cause) -> None:
     assert cause("Epoch 3 loss: 0.2\n\nLoss is NAN: batch 7269\n") == "nan"
     assert cause("Epoch 3 loss: 0.2\nthe BANANA loss is fine\n") == "not-a-crash"
+
+
+def test_a_loud_line_below_which_its_writer_goes_on_is_no_failure(cause) -> None:
+    loud = "CRITICAL:__main__:reading the settings\n"
+    assert (
+        cause(loud + "INFO:__main__:the model is ready\nINFO:__main__:model saved to results\n")
+        == "not-a-crash"
+    )
+    assert cause(loud + "INFO:__main__:shutting down\nINFO:__main__:closed the queue\n") == "other-error"
+    assert cause(loud) == "other-error"

@@ -23,6 +23,8 @@ _TROUBLE = re.compile(
 _WORD = re.compile(r"[^\W\d_]{3}")
 _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
+_CALM = 2  # lines of information below it, none of which speaks of an end
+_ENDS = re.compile(r"(?i)\b(?:exit|quit|stop|abort|shut|clean|terminat|clos|end|kill|interrupt)")
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
@@ -92,7 +94,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
     """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
     if any(finding.job.kind != "talk" for finding in chains.current):
         return
-    seen = 0
+    seen, calm = 0, 0
     for number, raw in reversed(tail.recent):
         if number <= chains.began:
             return
@@ -101,6 +103,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
         if not text or NOT_ORDINARY.match(text):
             continue
         seen += 1
+        calm += line.level in ("INFO", "DEBUG") and _ENDS.search(text) is None
         if seen > _LAST_MESSAGE or signs.is_finish(text):
             return
         if SYSTEM.search(unquoted(raw).lstrip()[:200]):
@@ -113,6 +116,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             return
         loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
         loud = loud and _WORD.search(text) is not None  # a table's figures complain of nothing
+        loud = loud and calm < _CALM  # whoever logged it went on
         last = seen == 1 and line.level in ("", "ERROR") and not (tail.signs.complete or tail.signs.finishes)
         last = last and bool(_NO_SUCH.match(text) or _SAYS_FAILED.match(text))
         heard = loud or last or _COMPLAINT.search(text)

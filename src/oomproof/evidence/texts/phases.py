@@ -111,7 +111,7 @@ _EVAL_LOOP = re.compile(
 )
 # ultralytics' row; kohya's and old transformers' bars
 _TRAIN_LOOP = re.compile(r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b")
-_LOSS = re.compile(r"(?i)\b(?:train_)?loss(?:es)?\b|\blr\b|grad_(?:norm|stats)|learning_rate")
+_LOSS = re.compile(r"(?i)\b(?:train_)?loss(?:es)?\b|\blr\b|grad_(?:norm|stats)|learning[_ ]rate")
 _SCORES = re.compile(
     r"(?i)\b(?:val|valid|validation|eval|evaluation|test|testing)[ _-](?:loss|acc|accuracy|error)\b"
 )

@@ -50,6 +50,7 @@ _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?[\s:=#\[]{0,6}(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
 # tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
+_NEXT = 1000  # steps from one line of a counter without an end to the next
 _PAST = 2  # steps by which a bar may run past its total, which it then no longer tells
 # a bar around the bars of the steps: it moves once an epoch
 _OF_EPOCHS = re.compile(r"(?i)\W{0,8}(?:train(?:ing)? )?epochs?\W{0,8}")
@@ -68,7 +69,7 @@ _SETTINGS = re.compile(
 )
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
-    r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
+    r"(?i)(?:training|fine-?tuning) (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
     r"|successfully (?:trained|finished|completed|installed)|\b(?:workflows?|pipeline|jobs?|runs?|script|experiments?|processing|everything|training|tasks?) (?:completed|finished|done) successfully|epochs completed in|done training|training completed|training ended|\bend(?:ed)?(?: of)? training\b\W{0,6}$|(?:^|[:\]-] )(?:finished|done|completed) after \d{1,12} (?:iterations|steps|epochs)\b|early stopp(?:ing|ed) (?:at|after|triggered)|^epoch \d{1,6}: early stopping$"
 )
 
@@ -169,7 +170,8 @@ def _bar(sign: Progress, before: tuple[int, int] | None) -> tuple[int, int] | No
         return before
     if sign.total is not None:
         return sign.step, sign.total
-    return (before[1], before[1]) if before is not None and 0 <= sign.step - before[1] <= _PAST else before
+    past = _PAST if _TQDM_OPEN.search(sign.text) else 0  # another counter's steps are not its own
+    return (before[1], before[1]) if before is not None and 0 <= sign.step - before[1] <= past else before
 
 
 class ProgressTracker:
@@ -298,7 +300,16 @@ class ProgressTracker:
             self._phases[sign.total] = sign.phase
         elif self.last.total is not None and phases.tells_loss(sign.text):
             self._phases.setdefault(self.last.total, sign.phase)
+        elif sign.phase == "unknown" and self._counts_on(sign):
+            return self.last.phase
         return sign.phase
+
+    def _counts_on(self, sign: Progress) -> bool:
+        """A counter without an end, whose line before told the loss: "step 100 learning rate 0.1", "step: 101"."""
+        last = self.last
+        if sign.step is None or last.step is None or last.total is not None or _TQDM_OPEN.search(sign.text):
+            return False
+        return last.phase == "train" and last.step <= sign.step <= last.step + _NEXT
 
     def _step(self, step: int, total: int) -> None:
         known = self._furthest.get(total)

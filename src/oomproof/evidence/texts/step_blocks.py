@@ -83,4 +83,4 @@ def _is_out(counts: Sequence[Counter]) -> bool:
 
 def _from_the_start(counts: Sequence[Counter]) -> bool:
     follow = [told.step for told in counts] in (list(range(len(counts))), list(range(1, len(counts) + 1)))
-    return follow and all(told.text.lstrip("[(# ").startswith(str(told.step)) for told in counts)
+    return follow and all(re.match(rf"\W*{told.step}\b", told.text) for told in counts)
