@@ -145,7 +145,7 @@ def test_a_program_within_a_line_of_shell(lab: Lab) -> None:
     """Its code is read, and who runs in the shell is no worker of it."""
     code = "x = []\nimport time\nwhile True:\n    x.append(bytearray(1 << 20)); time.sleep(0.01)\n"
     job = lab.start(
-        "line", "--limit", "150M", "--grace", "1", "--", "sh", "-c", f"{sys.executable} -c '{code}'; true"
+        "line", "--limit", "150M", "--grace", "1", "--", "sh", "-c", f"{sys.executable} -c '{code}' | cat"
     )
     assert job.wait() != 0
     verdict = job.verdict()

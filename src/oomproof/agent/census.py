@@ -172,15 +172,22 @@ def _forget_views(things: list[Thing]) -> None:
 def _gather_entries(things: list[Thing], apart: set[int]) -> None:
     """The entries of a list, and of a holder of many (a state dict), are told as one. ``apart``: those that are named as copies."""
     named = {id(things[place]) for place in apart}
+    of_parts: dict[int, tuple[Thing, str, int]] = {}  # what of a whole is of a model or an optimizer
     for thing in things:
         whole = _whole_of(thing, named)
         if whole is not thing:
+            if thing.part:
+                held = of_parts.get(id(whole), (whole, "", 0))[2] + thing.ram + thing.gpu
+                of_parts[id(whole)] = whole, thing.part, held
             whole.ram, whole.mapped, whole.gpu = (
                 whole.ram + thing.ram,
                 whole.mapped + thing.mapped,
                 whole.gpu + thing.gpu,
             )
             thing.ram = thing.mapped = thing.gpu = 0
+    for whole, part, held in of_parts.values():
+        if 2 * held > whole.ram + whole.gpu:
+            whole.part = whole.part or part
 
 
 def _whole_of(thing: Thing, named: set[int]) -> Thing:

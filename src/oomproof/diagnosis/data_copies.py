@@ -64,7 +64,7 @@ def kept_in(case: CaseFile, growth: Growth) -> str:
         still = {rise.thing.key for rise in grown(case.censuses) if rise.thing.ram - rise.before >= least}
     else:
         still = _by_the_step(case, growth.bytes_per_step or 0.0)
-    rises = (rise for rise in grown(case.censuses) if rise.thing.key in still and not rise.thing.part)
+    rises = (rise for rise in grown(case.censuses) if rise.thing.key in still and not _is_part(rise.thing))
     return next((_rise_text(case, rise) for rise in rises), "")
 
 
@@ -96,7 +96,8 @@ def largest_variable(case: CaseFile) -> Largest | None:
         return _held_mostly(case)
     for rise in grown(case.censuses)[:1]:
         if rise.thing.ram >= _MOST * case.held:
-            return Largest(_rise_text(case, rise), "", rise.thing.part, _is_copied(case, rise.thing))
+            part = rise.thing.part if _is_part(rise.thing) else ""
+            return Largest(_rise_text(case, rise), "", part, _is_copied(case, rise.thing))
     return None
 
 
@@ -113,6 +114,11 @@ def _held_mostly(case: CaseFile) -> Largest | None:
     return Largest(
         f"{largest.name}, a {largest.what} ({place})", held, largest.part, _is_copied(case, largest)
     )
+
+
+def _is_part(thing: Thing) -> bool:
+    """Of a model or an optimizer, of which nobody can keep less; of a list that grows by copies of a model one can."""
+    return bool(thing.part) and not thing.what.startswith("list of ")
 
 
 def _is_copied(case: CaseFile, thing: Thing) -> bool:

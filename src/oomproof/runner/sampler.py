@@ -78,7 +78,7 @@ class Sampler:
         self._pss_pause = 1.0
         self._walked = 0.0  # seconds of CPU, in the present sample
         self._use_then = 0  # what the job held when shared pages were last looked at
-        self._is_shells_own = False  # what the leader started
+        self._shells_own: set[str] = set()
         self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._rows = RowFilter()
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
@@ -141,10 +141,7 @@ class Sampler:
         samples = [
             process for process in known if process.anon or process.shmem or process.file or process.swap
         ]
-        leader = next((process.name for process in known if process.pid == self._job.leader), "")
-        children = sum(process.parent == self._job.leader for process in samples)
-        # the one program that a shell runs is no worker of it
-        self._is_shells_own = leader in SHELLS and children == 1
+        self._shells_own = self._run_by_a_shell(known)
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
         all_known = {process.pid for process in samples} <= self._shared.keys()
         if t >= (self._next_pss if all_known and not self._has_grown(samples) else self._soonest_pss):
@@ -173,12 +170,20 @@ class Sampler:
         self._look_for_a_leak(t)
         self._look_at_page_cache(t, pids)
 
+    def _run_by_a_shell(self, known: list[processes.ProcessMemory]) -> set[str]:
+        """The names of what the leader runs, where it is a shell: `python train.py | tee log` has no workers. Several of one
+        name may be."""
+        leader = next((process.name for process in known if process.pid == self._job.leader), "")
+        children = [process.name for process in known if process.parent == self._job.leader]
+        return {name for name in children if children.count(name) == 1} if leader in SHELLS else set()
+
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:
             return "main"
         if process.name.startswith("pt_data_worker"):
             return "worker"
-        return "worker" if process.parent == self._job.leader and not self._is_shells_own else "other"
+        is_child = process.parent == self._job.leader
+        return "worker" if is_child and process.name not in self._shells_own else "other"
 
     def _has_grown(self, samples: list[processes.ProcessMemory]) -> bool:
         """Several processes together, by a good part: which of them did, only a new look at what they share tells."""

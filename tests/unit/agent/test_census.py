@@ -633,9 +633,11 @@ def test_a_model_and_its_optimizer_are_marked_as_no_data() -> None:
     net(torch.ones(2, 300)).sum().backward()
     opt.step()
     outs = [torch.ones(300, 300)]
+    users = type("Net", (torch.nn.Linear,), {"__module__": __name__})
+    models = [users(300, 300) for _ in range(3)]
     told = look()
     parts = {row["name"]: row["part"] for row in told["things"]}
-    del net, opt, outs
-    assert parts["net"] == "model" and parts["outs"] == ""
+    del net, opt, outs, models
+    assert parts["net"] == parts["models"] == "model" and parts["outs"] == ""
     assert all(part == "optimizer" for name, part in parts.items() if name.startswith("opt"))
     assert any(name.startswith("opt") for name in parts)

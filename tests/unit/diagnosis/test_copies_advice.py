@@ -225,6 +225,15 @@ def test_a_model_is_not_what_to_keep_less_in(attempt: Attempt) -> None:
     assert "8-bit Adam" in verdict.next and "keep less" not in verdict.next
 
 
+def test_of_a_list_of_models_less_can_be_kept_where_it_grew(attempt: Attempt) -> None:
+    models = replace(thing("models", 400 * MIB, "list of 3 Net"), part="model")
+    verdict = stopped(attempt, censuses=(census(models),))
+    assert "most of it was the model itself, models, a list of 3 Net" in verdict.next
+    before = replace(models, ram=130 * MIB, what="list of 1 Net")
+    verdict = stopped(attempt, censuses=(census(before, t=END - 60), census(models)))
+    assert "most of it was in models, a list of 3 Net" in verdict.next and "keep less in it" in verdict.next
+
+
 def test_where_data_fills_it_no_batch_is_to_be_halved(attempt: Attempt) -> None:
     """A word "batch" in the source brought it; here one list held most of the job."""
     verdict = stopped(attempt, censuses=(census(thing("rows", 400 * MIB)),))
