@@ -225,6 +225,8 @@ def test_a_loop_that_saves_on_its_way_is_a_training() -> None:
         ("      #Val samples 300", ""),
         ("Test samples: accuracy 0.9", ""),
         ("Testing", "eval"),
+        ("0: Running validation on dev set", "eval"),
+        ("train_step begins...", "train"),
     ],
 )
 def test_what_a_line_announces(line: str, phase: str) -> None:
@@ -235,3 +237,25 @@ def test_a_model_that_could_not_be_made_ready() -> None:
     assert phases.of_error("Unable to warmup model: out of memory") == "load"
     assert phases.of_error("Failed to load the model: no such file") == "load"
     assert phases.of_error("Failed to load batch 3") == "unknown"
+
+
+def test_a_heading_says_more_than_a_scripts_name() -> None:
+    cut = 'Traceback (most recent call last):\n  File "train.py", line 527, in <module>\n    main()\n'
+    assert phase_of(f"0: TRAIN [0][10/16] Loss 10.5\n0: Running validation on dev set\n{cut}") == "eval"
+    assert phase_of(f"Hello\n{cut}") == "train"
+
+
+def test_what_a_loop_gives_is_not_what_it_is_given() -> None:
+    assert phases.of_words("get_train_data") == "load"
+    assert phases.of_words("get_output_data") != "load"
+
+
+def test_a_notebooks_frames_as_they_are_copied() -> None:
+    link = "](https://localhost:8080/#)"
+    text = (
+        "OutOfMemoryError                 Traceback (most recent call last)\n"
+        f"[<ipython-input-7-2c9b0f02eea8>{link} in <cell line: 3>()\n      1 x = 1\n----> 3 evaluate(model)\n\n"
+        f"[<ipython-input-6-2c9b0f02eea8>{link} in evaluate(model)\n     11 \n---> 12     model(batch)\n\n"
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    assert phase_of(text) == "eval"

@@ -263,6 +263,27 @@ def test_a_quota_told_without_the_exceptions_name_before_it() -> None:
     )
 
 
+def test_a_box_of_rich_that_is_cut_before_its_exception() -> None:
+    box = "│   1161 │   │   # data, if successful          │\n│ ❱ 1162 │   │   data = self._get()             │\n"
+    assert cause_of(f"epoch 1\n{box}│   1163 │   │   return data                    │\n") == "other-error"
+    assert (
+        cause_of(f"epoch 1\n{box}╰──────────────────────────────────╯\nValueError: no\nepoch 2\n")
+        == "other-error"
+    )
+    assert cause_of("epoch 1\n│ loss │ 0.25 │\n│ lr   │ 0.10 │\n") == "not-a-crash"
+
+
+def test_what_nobody_killed_is_no_kill(tmp_path: Path) -> None:
+    file = tmp_path / "app.log"
+    file.write_text("Stop Application ...\nkillall: recorder: no process killed\nstorage ready\n")
+    assert judge_texts(read_texts([str(file)])).cause in ("not-a-crash", "silent-end")
+
+
+def test_an_exception_without_a_blank_behind_its_colon() -> None:
+    assert cause_of("ValueError:Network outputs is NAN! Stop Training\n") == "nan"
+    assert cause_of("MeanError:0.25 StdError:0.1\n") == "not-a-crash"
+
+
 def test_a_loss_that_is_no_number_ended_a_training() -> None:
     found = root(parse("Loss is nan, stopping training\n")[0])
     assert found is not None and (found.cause, found.job.phase) == ("nan", "train")

@@ -9,7 +9,7 @@ from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
 _REQUESTED = re.compile(
-    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested(?:\s{{1,40}}:| memory:)?|Need:|CUDA (?:host )?[cm]?alloc|failed to allocate|failed to cudaMalloc) {SIZE}"
+    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested(?:\s{{1,40}}:| memory:)?|Need:|CUDA (?:host )?[cm]?alloc|failed to allocate|[Ff]ailed to cudaMalloc) {SIZE}"
     r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)|available failed, (\d+) >|[Rr]equested memory: (\d{4,})\b|\bstream \w+ size (\d+) bytes \("
 )
 # "capacty" was PyTorch 2.1's spelling; cudaMallocAsync's backend prints a table instead

@@ -325,6 +325,12 @@ class FailureChains:
         if phase == "unknown" or (phase == "train" and weak) or _IN_LOADER in finding.text:
             told_phase = self._tail.phase_told(same[-1].line)
             phase = told_phase if told_phase != "unknown" else phase
+        if (
+            phase == "train"
+            and weak
+            and (above := self._tail.loop_above(finding.line)) in ("eval", "save", "generate")
+        ):
+            phase = above  # a heading says more than the name of a script
         if phase in ("unknown", "load") and finding.cause == "nan" and not finding.job.exception:
             phase = "train"  # a loss that is no number, and no function that refused one
         return phase

@@ -8,7 +8,7 @@ _DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|o
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
     rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse|load)_(?:\w+_)?{_DATA}(?:_|$)"
-    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?!\w*batch)(?:\w+_)?data(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
+    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?!\w*(?:batch|output|result))(?:\w+_)?data(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
     r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
     r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
     re.IGNORECASE,
@@ -81,13 +81,16 @@ _DURING = re.compile(
 )
 
 
+_HEAD = 300  # characters of an error's line that may name a loop
+
+
 def of_error(text: str) -> str:
     """Errors in settings, imports and what is read first belong to the start, where nothing else shows a phase."""
     if during := _DURING.search(text[:400]):
         return of_words(during["what"]) or "unknown"
     if AT_SAVING.search(text):
         return "save"
-    return "load" if _AT_START.search(text) else "unknown"
+    return "load" if _AT_START.search(text) else of_rounds(text[:_HEAD]) or "unknown"
 
 
 # -- lines ----------------------------------------------------------------------------------------------
@@ -145,7 +148,7 @@ def tells_loss(text: str) -> bool:
 _BEFORE = re.compile(r"(?:\[[\w .:/-]{1,60}\]\s?|[-=>#*~|]{1,40}\s?|\s|INFO[ :-]{1,3}){1,8}")
 _HEADING = re.compile(
     r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?i:evaluating|predicting|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Optimizing|Saving|Loading|(?i:start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*)|Full evaluation"
-    r"|(?i:begin(?:ning)? (?:train|eval)\w*)|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
+    r"|(?i:begin(?:ning)? (?:train|eval)\w*)|(?i:train(?:ing)?[_ ]step(?= begins))|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 _MADE_READY = re.compile(
     r"(?i)^\W*(?:(?:start|begin|now) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|extract|set(?:ting)? up)(?:e|ing)?\b"
@@ -162,8 +165,8 @@ _ROUNDS = (
     ("train", re.compile(r"'train_runtime'|^`?Trainer\.fit`? stopped|^\W*TRAINING SUMMARY|^\s*epoch\s.{0,60}loss\b|^E {2,8}# {2,}|\d{1,6}epoch:train:|^Fitting \d+ folds for|^\[CV\] END", re.IGNORECASE)),
     ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
-    ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
-    ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|^Setting `?pad_token_id`? to `?eos_token_id`?\b|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
+    ("eval", re.compile(r"^(?:\d{1,4}: )?Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
+    ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|\bbatch\{batch_size=\d{1,6}\}:(?:prefill|decode)\b|\bError while invoking session \S{1,60}, invocation |^!!! Exception during processing|^Setting `?pad_token_id`? to `?eos_token_id`?\b|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
     ("load", re.compile(r"^layer\s+filters\s+size\s+input\b|^\s*\d{1,4}\s+(?:conv|max|route|upsample|shortcut|detection|yolo|CUDA Error: )\s*\S|^Creating Layer \S|^Top shape: \d|^Memory required for data: \d|\] Dictionary: \d+ types$|^llm_load_\w+: |^print_info: |^load_tensors: |\b(?:srv|main) {1,4}load_model: |^llama_\w*: failed to (?:load|initialize)|\bEngineCore failed to start\b|\bWaiting for shard to be ready\b|\bEngine core initialization failed\b|^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(  # "loss 0.3", "dloss: 0.3", "loss_rec = 0.3", "- train_losses - first: 0.3"

@@ -119,7 +119,7 @@ NAMES = (
         "I run the train script and then a keyerror of loss happens."),
     ToldName("killed-unknown", "the post tells of a process that was killed", re.compile(
         r"(?ai)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
-        r"|[\"'`“]killed[\"'`”]|(?-i:\bKILLED\b)|(?-i:[\])} ]Killed[.\"'`”])|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
+        r"|[\"'`“]killed[\"'`”]|(?-i:\bKILLED\b)|(?-i:[\])} ]Killed[.\"'`”])|(?<!no )\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w (?<!no process )killed\W{0,3}$"
         r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|\bkill(?:s|ed|ing) (?:my|our) (?:\w+ )?(?:process|job|training|script|run|program|python|session)\b|被 ?(?:系统)? ?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
     ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(

@@ -26,6 +26,8 @@ _FRAME = re.compile(
 _IPYTHON = re.compile(
     r"^(?:File )?(?P<file>(?:~|/|[A-Z]:\\|<ipython|\.{1,2}/|Cell |[\w.-]+/)[^\s:]{0,300})(?::(?P<line>\d+))?(?:,)? in (?P<function><module>(?=\W|$)|[\w<>.]+(?=\())"
 )
+# a notebook's frame as it is copied: [/usr/lib/python3/site-packages/x.py](https://localhost:8080/#) in f(x)
+_LINKED = re.compile(r"\[(?P<file>[/<][^\]\n]{1,300})\]\(https?://[^)\n]{1,200}\)(?= in )")
 _CELL = re.compile(
     r"^(?:Cell )?(?:In|Input In) ?\[\d+\](?:, (?:in )?line \d+|, in)?|^<ipython-input-[\w-]+> in "
 )
@@ -46,7 +48,7 @@ _DOTTED = re.compile(
     r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:[A-Z]\w{0,80}|error|timeout|gaierror|herror))(?P<inner>)(?:: (?P<message>.*)|:?\s*)$"
 )
 _LOOSE = re.compile(
-    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: {{1,4}}(?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
+    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?:(?: {{1,4}}(?=\S)|(?=[A-Z][a-z]+ ))(?P<message>.+)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
 # as hydra and loggers print one: ValueError("no such folder")
 _REPR = re.compile(
@@ -110,6 +112,8 @@ class Writer:
     def take(self, number: int, text: str) -> Raised | None:
         """One line of this writer. Returns the exception that ends a traceback, or stands alone."""
         stripped = text.strip()
+        if stripped.startswith("[") and (linked := _LINKED.match(stripped)):
+            stripped = linked["file"] + stripped[linked.end() :]
         if HEADER in text:
             self._begin(number)
             self.headed = True

@@ -13,7 +13,7 @@ from oomproof.evidence.texts.quantities import SIZE, amount
 from oomproof.records import replace
 
 _ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating",
-            "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized", "memory space hbm", "out of memory",
+            "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "HIP_ERROR_OutOfMemory", "Dst tensor is not initialized", "memory space hbm", "out of memory",
             "Failed to allocate", "not a failure", "BadAlloc")  # fmt: skip
 _MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
 _MEMORY = re.compile(
@@ -66,7 +66,9 @@ def _recognise(said: FailureText) -> Hit | None:
             "cuda-oom", "Paddle could not allocate memory, most often the GPU's", 0.5, gpu=_asked(text)
         )
     exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
-    driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
+    driver = any(
+        code in text for code in ("CUDA_ERROR_OUT_OF_MEMORY", "HIP_ERROR_OutOfMemory", "memory space hbm")
+    )
     xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
     plain = said.raised.rpartition(".")[2] == "RuntimeError" or "RuntimeError: Resource exhausted" in text
     if plain and "Resource exhausted: Out of memory" in text:

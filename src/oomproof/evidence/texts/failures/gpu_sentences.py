@@ -171,6 +171,7 @@ GPU_MEMORY = (
          Row("RMM failure at", "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:pool_memory_resource.hpp:257: Maximum pool size exceeded (failed to allocate 8.000000 GiB)",
              r"out_of_memory: RMM failure at", {"requested": 8 * _GIB}),
          Row("CUDA error at: ", "MemoryError: std::bad_alloc: CUDA error at: rmm/mr/device/cuda_memory_resource.hpp", r"bad_alloc: CUDA error at: "),
+         Row("Failed to cudaMalloc ", "Faiss assertion 'cudaMalloc(p, size) == cudaSuccess' failed in allocMemorySpace; details: Failed to cudaMalloc 4096 bytes", gives={"requested": 4096}),
          Row("failed to cudaMalloc ", "Faiss assertion 'err == cudaSuccess' failed; details: failed to cudaMalloc 4096 bytes (error 2 out of memory)", gives={"requested": 4096}),
          Row("(-217:Gpu API call) out of memory", "cv2.error: OpenCV(4.8.0) gpu_mat.cu:121: error: (-217:Gpu API call) out of memory in function 'allocate'"),
          Row("HSA_STATUS_ERROR_OUT_OF_RESOURCES", "Callback: Queue 0x7f Aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources."),

@@ -97,6 +97,7 @@ HOST_MEMORY = (
              other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
          unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
+         Row("OutOfMemoryError Java heap space", "Exception: java.lang.OutOfMemoryError Java heap space", r"OutOfMemoryError (?P<what>Java heap space)"),
          Row("OutOfMemoryError: ", "java.lang.OutOfMemoryError: Java heap space",
              r"OutOfMemoryError: (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory|Requested array size exceeds VM limit)",
              other="torch.OutOfMemoryError: CUDA out of memory."),

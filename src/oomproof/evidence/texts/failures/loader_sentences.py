@@ -53,6 +53,7 @@ LOADER = (
          Row("killed by signal: ", "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Illegal instruction.",
              rf"{_WORKER}killed by signal: (?P<signal>[A-Z][\w ]{{0,39}})", {"pids": (4242,)})),
     Rule("dataloader-killed", "a DataLoader worker died without a word", 0.6,
+         Row("is killed by", "RuntimeError: DataLoader worker (pid 4242) is killed by", rf"{_WORKER}is killed by(?: signal:?)?$", {"pids": (4242,)}),  # cut off
          Row("exited unexpectedly", "RuntimeError: DataLoader worker (pid(s) 4242, 4243) exited unexpectedly",
              rf"{_WORKER}exited unexpectedly", {"pids": (4242, 4243)}),
          Row("exit unexpectedly", "RuntimeError: DataLoader 1 workers exit unexpectedly, pids: 4242",
