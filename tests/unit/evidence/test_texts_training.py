@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomproof.causes import cause_of as kind
 from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
+from oomproof.evidence.texts.failures import RULES
 from oomproof.evidence.texts.failures.shell_languages import in_english
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.line_cleaner import clean
@@ -271,6 +273,34 @@ def test_a_box_of_rich_that_is_cut_before_its_exception() -> None:
         == "other-error"
     )
     assert cause_of("epoch 1\n│ loss │ 0.25 │\n│ lr   │ 0.10 │\n") == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("cut", "cause"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory acc", "illegal-access"),
+        ("slurmstepd: error: Detected 1 oom-kill ev", "slurm-oom"),
+        ("FATAL ERROR: Ineffective mark-compacts near heap limit Allocation fai", "heap-limit"),
+        ("srun: error: node17: task 0:", "not-a-crash"),
+        ("RuntimeError: shape '[1", "other-error"),
+        ("loading the model for the evaluation", "not-a-crash"),
+    ],
+)
+def test_a_text_that_breaks_off_in_its_last_sentence(cut: str, cause: str) -> None:
+    assert cause_of(f"step 1\n{cut}") == cause
+    assert cause_of(f"step 1\n{cut}\nstep 2 of 9\nstep 3 of 9\n") in ("not-a-crash", "other-error"), (
+        "it goes on"
+    )
+
+
+def test_no_sentence_that_is_cut_off_becomes_a_lack_of_memory_that_it_was_not() -> None:
+    wrong = []
+    for row in (row for rule in RULES for row in rule.rows if "\n" not in row.example):
+        whole = cause_of(f"step 1\n{row.example}\n")
+        cut = cause_of(f"step 1\n{row.example[: int(len(row.example) * 0.8)]}")
+        if kind(cut).memory and not kind(whole).memory and whole != "not-a-crash":
+            wrong.append((row.example, whole, cut))
+    assert not wrong
 
 
 def test_what_nobody_killed_is_no_kill(tmp_path: Path) -> None:

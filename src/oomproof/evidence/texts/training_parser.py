@@ -114,7 +114,7 @@ class TrainingParser:
 
     def finish(self) -> list[Finding]:
         self._flush()
-        self._settle()
+        self._settle(last=True)
         chains, tail = self._chains, self._tail
         log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
         if self._nan:
@@ -403,10 +403,17 @@ class TrainingParser:
         hit = Hit("other-error", "see the error below it", 0.4, "wrapper")
         self._chains.add(message.number, message.raised.text, hit, message.tag, message.raised)
 
-    def _settle(self) -> None:
-        """The pending exception's message is complete: say what it means."""
+    def _settle(self, last: bool = False) -> None:
+        """The pending exception's message is complete, or the text ends in it: say what it means."""
         message, self._pending = self._pending, None
         hit = message.meaning(self._library) if message is not None else None
+        if message is not None and hit is not None and last and hit.cause == "other-error":
+            from oomproof.evidence.texts.failures.cut_sentences import (
+                completed,
+            )  # few texts break off in a sentence
+
+            if message.last.text.strip() == clean(self.end).text.strip():
+                hit = completed(message.text, message.raised.type) or hit
         if message is not None and hit is not None:
             text = message.text if hit.gpu else message.raised.text
             self._chains.add(message.number, text, hit, message.tag, message.raised)
