@@ -137,6 +137,8 @@ GPU_MEMORY = (
          Row("CUDA_ERROR_OUT_OF_MEMORY", "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
          Row("failed: out of memory", "ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory", r"cudaMalloc[^\n]{0,40} failed: out of memory|cuMemAlloc failed: out of memory"),
          Row("out of memory", "ncclUnhandledCudaError: Cuda failure 2 'out of memory'", r"(?:Cuda|CUDA) failure[ :]*(?:2[: ]+)?'?out of memory"),
+         Row("Failed to cudaMalloc ", "Faiss assertion 'cudaMalloc(p, size) == cudaSuccess' failed in allocMemorySpace; details: Failed to cudaMalloc 4096 bytes", gives={"requested": 4096}),
+         Row("failed to cudaMalloc ", "Faiss assertion 'err == cudaSuccess' failed; details: failed to cudaMalloc 4096 bytes (error 2 out of memory)", gives={"requested": 4096}),
          Row("out of memory", "F0501 10:00:00.123456 4242 x.cu:20] Check failed: error == cudaSuccess (2 vs. 0)  out of memory", r"(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory"),
          Row("Memory allocation failed", "[19:03:47] src/storage/./pooled_storage_manager.h:62: Memory allocation failed.", r"(?:\[[\d:]{8}\] )?\S{0,80}pooled_storage_manager\.h:\d+: Memory allocation failed"),
          Row("Out of memory error on GPU ", "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.5GB memory on GPU 0", r"Out of memory error on GPU \d"),
@@ -171,8 +173,6 @@ GPU_MEMORY = (
          Row("RMM failure at", "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:pool_memory_resource.hpp:257: Maximum pool size exceeded (failed to allocate 8.000000 GiB)",
              r"out_of_memory: RMM failure at", {"requested": 8 * _GIB}),
          Row("CUDA error at: ", "MemoryError: std::bad_alloc: CUDA error at: rmm/mr/device/cuda_memory_resource.hpp", r"bad_alloc: CUDA error at: "),
-         Row("Failed to cudaMalloc ", "Faiss assertion 'cudaMalloc(p, size) == cudaSuccess' failed in allocMemorySpace; details: Failed to cudaMalloc 4096 bytes", gives={"requested": 4096}),
-         Row("failed to cudaMalloc ", "Faiss assertion 'err == cudaSuccess' failed; details: failed to cudaMalloc 4096 bytes (error 2 out of memory)", gives={"requested": 4096}),
          Row("(-217:Gpu API call) out of memory", "cv2.error: OpenCV(4.8.0) gpu_mat.cu:121: error: (-217:Gpu API call) out of memory in function 'allocate'"),
          Row("HSA_STATUS_ERROR_OUT_OF_RESOURCES", "Callback: Queue 0x7f Aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources."),
          Row("Error out of memory at line ", "Error out of memory at line 380 in file /src/csrc/pythonInterface.c", r"^Error out of memory at line \d+ in file "),  # bitsandbytes
