@@ -15,6 +15,7 @@ from oomproof.evidence.texts.guard_table import TABLES, GuardRow
 from oomproof.evidence.texts.kernel_faults import FAULTS, FaultRow
 from oomproof.evidence.texts.kernel_parser import ANCHORS as KERNEL_ANCHORS
 from oomproof.evidence.texts.kernel_parser import KernelParser
+from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.training_parser import TrainingParser
 
 ASKED = [inner for rule in RULES for inner in ((rule,) if isinstance(rule, Rule) else rule.rules)]
@@ -58,6 +59,17 @@ def test_rows_of_a_jobs_output(rule: Rule, row: Row) -> None:
     if row.other:
         raised = row.other.splitlines()[-1].partition(":")[0] if rule.only == "raised" else ""
         assert rule.read(FailureText(row.other.splitlines()[-1], raised)) is None
+
+
+def test_a_failure_that_stands_alone_in_a_log_is_the_logs() -> None:
+    """Not only among the findings: a more general row before it made talk of two of them."""
+    wrong = []
+    for rule, row in JOB_ROWS:
+        if rule in RULES and rule.hit.kind == "failure":
+            found = root(read(TrainingParser("-"), f"epoch 1 of 3\nstep 10 loss 0.3\n{row.example}\n"))
+            if found is None or found.cause != rule.hit.cause:
+                wrong.append((row.example, rule.hit.cause, found and found.cause))
+    assert not wrong
 
 
 @pytest.mark.parametrize("row", EXITS, ids=lambda row: row.example[:60])

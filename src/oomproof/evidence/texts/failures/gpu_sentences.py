@@ -132,6 +132,7 @@ GPU_MEMORY = (
     Rule("cuda-oom", "CUDA could not allocate GPU memory", 0.97,
          Row("out of memory", "RuntimeError: CUDA error: out of memory",
              r"(?:CUDA|HIP|cuda|hip)(?: runtime| driver)? [Ee]rror:? ?(?:\(2\)|2\b)?[^\n]{0,120}?:? ?out of memory"),
+         Row("(cudaErrorMemoryAllocation)", 'CUDA error at main.cu:12 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"', r"^CUDA error at \S{1,300} code=\d+\(cudaErrorMemoryAllocation\)"),
          Row("cudaErrorMemoryAllocation", "RuntimeError: cudaErrorMemoryAllocation"),
          Row("hipErrorOutOfMemory", "RuntimeError: hipErrorOutOfMemory"),
          Row("CUDA_ERROR_OUT_OF_MEMORY", "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
@@ -185,7 +186,6 @@ GPU_MEMORY = (
          Row("failed out of memory", "cudaMalloc GpuBuffer::Allocate failed out of memory", r"\bcudaMalloc \S{1,80} failed out of memory"),  # AMBER
          Row("Out of memory in ", "Out of memory in CUDA queue enqueue (integrator_shade_surface)", r"Out of memory in (?:CUDA|HIP|OptiX|Metal|OneAPI) "),  # Blender
          Row("Got an OOM, unloading all loaded models", "Got an OOM, unloading all loaded models."),  # ComfyUI
-         Row("(cudaErrorMemoryAllocation)", 'CUDA error at main.cu:12 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"', r"^CUDA error at \S{1,300} code=\d+\(cudaErrorMemoryAllocation\)"),
          Row("Cuda malloc failed", "Cuda malloc failed"),  # Darknet
          Row("(cudaMalloc error out of memory", "alloc fail type FlatData dev 2 space Device stream 0 size 4096 bytes (cudaMalloc error out of memory [2])", r"(?:^ ?|\balloc )fail type .{0,160}\(cudaMalloc error out of memory", {"requested": 4096}),
          Row("(allocated so far: ", "Out of memory allocating 25,600,000 bytes (allocated so far: 3,635,267,072 bytes).", r"Out of memory allocating [\d,]{1,30} bytes \(allocated so far: ", {"requested": 25_600_000}),  # CuPy
