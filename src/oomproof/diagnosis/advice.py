@@ -15,7 +15,7 @@ from oomproof.diagnosis.smaller_command import (
 )
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
-from oomproof.evidence.run_settings import ACCUMULATION, BATCH
+from oomproof.evidence.run_settings import ACCUMULATION, BATCH, EVAL_BATCH
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
 from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
@@ -32,6 +32,27 @@ HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
 )
+# What fills a card outside of training: gradient accumulation changes nothing there
+IN_PLACE_OF_THE_BATCH = {
+    "load": Remedy(
+        'it was still loading: weights in a smaller type (bfloat16 takes half of float32, 4 bits an eighth), or part of them in RAM (device_map="auto"); '
+        "of a server, a shorter context or fewer tokens at once",
+        change=Change("code", "dtype"),
+    ),
+    "eval": Remedy(
+        "it was evaluating: a smaller batch there, nothing kept for backward (torch.no_grad()), and what a step returns off the card (.cpu(); "
+        "Trainer: per_device_eval_batch_size, eval_accumulation_steps=1)",
+        change=Change("code", "evaluation"),
+    ),
+    "generate": Remedy(
+        "it was generating: fewer at once, shorter texts (max_new_tokens, a shorter context), smaller or fewer pictures",
+        change=Change("code", "generation"),
+    ),
+    "save": Remedy(
+        "it was saving: bring the state to RAM before it is gathered or copied (state.cpu(); FSDP: offload_to_cpu=True)",
+        change=Change("code", "save"),
+    ),
+}
 NO_WORKERS = Remedy(
     "num_workers=0: batches then need no shared memory; fewer workers help only where it is nearly large enough",
     change=Change("code", "num_workers", after="0"),
@@ -142,11 +163,15 @@ def again(case: CaseFile, advice: str) -> str:
         if "num_workers" not in advice and not has_loader(case):
             return f"the kernel killed nothing while it ran: ask who or what sent it (a person, a scheduler), then {command(case)}"
         return f"the kernel killed nothing while it ran; to see the error itself: {with_workers(case, 0)}"
-    if advice == HALVE_THE_BATCH and died_loading(case):
+    elsewhere = any(advice == remedy.title for remedy in IN_PLACE_OF_THE_BATCH.values())
+    if (advice == HALVE_THE_BATCH or elsewhere) and died_loading(case):
         return f"{SMALLER_WEIGHTS.title}. Then {command(case)}"
-    half = half_the_batch(case)
-    if advice == HALVE_THE_BATCH and half.command is not None:
+    evaluated = advice == IN_PLACE_OF_THE_BATCH["eval"].title
+    half = half_the_eval_batch(case) if evaluated else half_the_batch(case)
+    if (advice == HALVE_THE_BATCH or evaluated) and half.command is not None:
         return f"{half.title}: {half.command}"
+    if elsewhere:
+        return f"{advice}. Then {command(case)}"
     return advice.replace("oomproof run -- CMD", command(case))
 
 
@@ -194,7 +219,11 @@ def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
         rules = [remedy for remedy in remedies if remedy.basis == "rule"]
         of_training = [remedy for remedy in rules if _subject(remedy) in ("batch_size", "num_workers")]
         remedies = tuple(remedy for remedy in remedies if remedy not in of_training)
-    remedies = tuple(half_the_batch(case) if remedy is HALF_THE_BATCH else remedy for remedy in remedies)
+    halves = {
+        id(HALF_THE_BATCH): half_the_batch(case),
+        id(IN_PLACE_OF_THE_BATCH["eval"]): half_the_eval_batch(case),
+    }
+    remedies = tuple(halves.get(id(remedy), remedy) for remedy in remedies)
     return tuple(
         replace(remedy, command=f"{remedy.change.key}={remedy.change.after} {command(case)}")
         if remedy.command is None
@@ -304,6 +333,18 @@ def half_the_batch(case: CaseFile) -> Remedy:
     return Remedy(
         f"{title}: the same effective batch",
         command=command(case, argv=argv),
+        change=Change("argument", batch.name, before=str(batch.value), after=str(half)),
+    )
+
+
+def half_the_eval_batch(case: CaseFile) -> Remedy:
+    batch = find_argument(case.argv, EVAL_BATCH)
+    if batch is None or batch.value < 2:
+        return IN_PLACE_OF_THE_BATCH["eval"]
+    half = batch.value // 2
+    return Remedy(
+        f"half the evaluation's batch: {batch.name} {batch.value} → {half}",
+        command=command(case, argv=with_value(case.argv, batch, half)),
         change=Change("argument", batch.name, before=str(batch.value), after=str(half)),
     )
 

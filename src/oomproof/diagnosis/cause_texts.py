@@ -10,6 +10,7 @@ from oomproof.diagnosis.advice import (
     BOTH_NAMES,
     HALF_THE_BATCH,
     HALVE_THE_BATCH,
+    IN_PLACE_OF_THE_BATCH,
     NO_WORKERS,
     ONE_DATA_COPY,
     READ_ON,
@@ -23,6 +24,7 @@ from oomproof.units import MIB, format_size
 
 _KILLED = re.compile(r"(?i)kill|\b137\b|杀")
 _EXITED = re.compile(r"exited unexpectedly with exit code (?!137\b)(\d+)")
+_HALVE = re.compile(rf"^(?:{re.escape(HALVE_THE_BATCH)}|halve the batch)")
 _RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own heap limit: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own heap limit: -Xmx8g, or spark.driver.memory and spark.executor.memory"
@@ -67,7 +69,7 @@ def victim_text(finding: Finding) -> str:
     return f"{name}{pid}" + (f", which held {format_size(held)}" if held else "")
 
 
-def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
+def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> tuple[str, str]:
     """(headline, next) with this finding's own names and figures, and the command that died where a text tells it."""
     cause = CAUSES[finding.cause]
     victim = victim_text(finding)
@@ -98,6 +100,8 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "xid": f" {kernel.xid}" if kernel.xid is not None else "",
     }
     headline, advice = cause.headline.format_map(values), cause.next.format_map(values)
+    if cause.gpu and (instead := IN_PLACE_OF_THE_BATCH.get(phase)) is not None:
+        advice = _HALVE.sub(lambda _: instead.title, advice)
     if cause.slug == "other-error" and not (job.exception or job.message or job.heard in _RAISED):
         headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
     if cause.slug == "killed-unknown" and job.heard == "told" and not _KILLED.search(finding.text):
@@ -187,9 +191,11 @@ REMEDIES = {
 }
 
 
-def remedies(finding: Finding, argv: Sequence[str] = ()) -> tuple[Remedy, ...]:
+def remedies(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> tuple[Remedy, ...]:
     """Twin or neighbour first, then fragmentation; then what helps against the cause in general."""
     general = tuple(REMEDIES[name] for name in CAUSES[finding.cause].remedies)
+    if CAUSES[finding.cause].gpu and (instead := IN_PLACE_OF_THE_BATCH.get(phase)) is not None:
+        general = tuple(instead if remedy is HALF_THE_BATCH else remedy for remedy in general)
     fewer = fewer_workers(finding, argv)
     if fewer is not None:
         general = (fewer, *(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"]))

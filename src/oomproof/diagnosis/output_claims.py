@@ -7,8 +7,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.advice import died_loading
 from oomproof.diagnosis.crashes import crash_of
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.verdict import PHASES, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 
@@ -26,7 +27,10 @@ def output_claims(case: CaseFile) -> list[WeightedCause]:
         return []
     from oomproof.diagnosis.text_claims import claims_of_texts
 
-    claims = claims_of_texts(_of_this_job(case, case.output.text))
+    known = case.phase if case.phase in PHASES and case.phase != "unknown" else None
+    if known == "load" and not died_loading(case):
+        known = None  # nobody saw its batches
+    claims = claims_of_texts(_of_this_job(case, case.output.text), known)
     # output that merely stops says nothing here: how the job ended is known
     return [] if cause_of(claims[0].cause).good or claims[0].cause == "silent-end" else claims
 

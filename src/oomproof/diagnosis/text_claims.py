@@ -31,16 +31,17 @@ _ALARM = re.compile(
 )
 
 
-def claims_of_texts(case: TextCase) -> list[WeightedCause]:
+def claims_of_texts(case: TextCase, phase: str | None = None) -> list[WeightedCause]:
     """One claim for each cause the texts speak of, the best first; weights are shares of 1. ``not-a-crash`` leads when
-    none tells of a death."""
+    none tells of a death. ``phase``: what the job was doing, where something else than the texts knows it."""
     best, joined = _best(case)
     if best is None:
         silent = [replace(claim, why=claim.why + _others_text(case)) for claim in silent_end(case)]
         return silent or _nothing(case)
     others, ids = _others(best, case)
     shares = _shares(best, case, joined, others)
-    headline, advice = fill(best, case.command)
+    told_phase = _phase(best, case)
+    headline, advice = fill(best, case.command, phase or told_phase)
     first = WeightedCause(
         best.cause,
         shares[best.cause],
@@ -52,8 +53,8 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         test=test_of(best),
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
-        remedies=remedies(best, case.command),
-        phase=_phase(best, case),
+        remedies=remedies(best, case.command, phase or told_phase),
+        phase=told_phase,
         step=case.progress.training_step,
     )
     del shares[best.cause]

@@ -19,6 +19,9 @@ _INTERVALS = (
 BATCH = re.compile(
     r"^(?:per_device_train_|per_gpu_train_|train_|micro_|per_device_)?batch_?size$|^bs$|^batch$"
 )
+EVAL_BATCH = re.compile(
+    r"^(?:per_device_|per_gpu_)?(?:eval|evaluation|val|valid|validation|test)_batch(?:_?size)?$"
+)
 _EPOCH_STEPS = re.compile(r"^(?:steps|batches|iters|iterations)_per_epoch$|^(?:len_)?train_loader_len$")
 _ASSIGNED = re.compile(
     r"""(?<![\w./-])-{0,2}["']?([A-Za-z][\w-]{1,60}?)["']?\s{0,3}(?:=|:|\s)\s{0,12}["']?(\d{1,9})(?![\w.%/])"""

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers_case import GIB, MIB, Attempt
 
+from oomproof.diagnosis.judge import judge_texts
+from oomproof.evidence.texts.text_case import read_texts
 from oomproof.runner.supervise import address_space
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n    ~~~~^^\n'
@@ -214,3 +216,34 @@ def test_a_full_heap_of_its_own_names_its_argument(
     assert verdict.cause == "heap-limit"
     assert larger in verdict.next and "CMD" not in verdict.next
     assert not [remedy for remedy in verdict.remedies if "batch" in remedy.title or ".npy" in remedy.title]
+
+
+FULL = OLD_CUDA.replace("15.07", "14.80")  # nothing of it in pieces
+EVALUATES = 'Traceback (most recent call last):\n  File "train.py", line 3, in evaluate\n    model(batch)\n'
+GENERATES = 'Traceback (most recent call last):\n  File "chat.py", line 3, in generate\n    model(tokens)\n'
+LOADS = 'Traceback (most recent call last):\n  File "chat.py", line 3, in load_model\n    model.cuda()\n'
+
+
+@pytest.mark.parametrize(
+    ("frames", "advice"),
+    [(EVALUATES, "torch.no_grad()"), (GENERATES, "max_new_tokens"), (LOADS, "weights in a smaller type"), (TRACE, "accumulation")],
+)  # fmt: skip
+def test_outside_of_training_no_gradient_accumulation_is_proposed(
+    tmp_path: Path, frames: str, advice: str
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(f"{frames}{FULL}\n")
+    verdict = judge_texts(read_texts([str(log)]))
+    said = [verdict.next, *(remedy.title for remedy in verdict.remedies)]
+    assert advice in verdict.next and any(advice in each for each in said[1:]), said
+    assert (advice == "accumulation") == any("accumulation:" in each for each in said)
+
+
+def test_the_batch_of_the_evaluation_by_its_name_on_the_command_line(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--train-batch-size", "32", "--eval-batch-size=64"]
+    attempt.no_phase = True
+    attempt.output = (EVALUATES + FULL).encode()
+    verdict = attempt.verdict()
+    assert "--eval-batch-size 64 → 32" in verdict.next and "--eval-batch-size=32" in verdict.next
+    assert "--train-batch-size 32" in verdict.next
+    assert [remedy.change.after for remedy in verdict.remedies if remedy.change] == ["32"]
