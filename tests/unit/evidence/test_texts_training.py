@@ -303,6 +303,41 @@ def test_no_sentence_that_is_cut_off_becomes_a_lack_of_memory_that_it_was_not() 
     assert not wrong
 
 
+def test_a_traceback_that_was_copied_into_one_line() -> None:
+    line = 'Images (649, 256) Traceback (most recent call last):   File "train.py", line 31, in <module>     images = images/255.0 '
+    assert cause_of(f"{line}MemoryError\n") == "python-memory-error"
+    assert cause_of(f"{line}ValueError: no such shape\n") == "other-error"
+
+
+def test_what_a_java_exception_was_caused_by_is_the_cause() -> None:
+    text = (
+        '00:02 DEBUG: [Info] Loading\nException in thread "main" java.lang.reflect.InvocationTargetException\n'
+        "\tat java.lang.reflect.Method.invoke(Method.java:498)\n"
+    )
+    assert cause_of(text) == "other-error"
+    assert (
+        cause_of(f"{text}Caused by: java.lang.OutOfMemoryError: Java heap space\n\tat a.B.c(B.java:1)\n")
+        == "heap-limit"
+    )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "(VllmWorkerProcess pid=35734) ERROR 11-06 17:51:07 multiproc_worker_utils.py:229] ",
+        "ERROR 11-06 17:51:07 engine.py:158] ",
+        "10月 19 22:21:15 gpu ollama[60399]: ",
+        "oct 08 12:15:07 desktop-pc server[8633]: ",
+    ],
+)
+def test_what_stands_before_a_line(before: str) -> None:
+    assert (
+        clean(f"{before}torch.OutOfMemoryError: CUDA out of memory.").text
+        == "torch.OutOfMemoryError: CUDA out of memory."
+    )
+    assert clean(f'{before}  File "a.py", line 3, in f').text == '  File "a.py", line 3, in f'
+
+
 def test_what_nobody_killed_is_no_kill(tmp_path: Path) -> None:
     file = tmp_path / "app.log"
     file.write_text("Stop Application ...\nkillall: recorder: no process killed\nstorage ready\n")

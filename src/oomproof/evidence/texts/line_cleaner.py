@@ -29,7 +29,7 @@ _STAMP = re.compile(
     r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?:\| )?"
     r"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?: ?-)? ?|\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d \w{2,5}\] (?:\{[^{}\n]{1,60}\} )?|##\[(?:error|warning|debug|notice)\]"
     r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
-    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
+    r"|(?:[^\W\d_]{2,12}\.?|\d{1,2}月) {1,2}\d{1,2} \d\d:\d\d:\d\d \S{1,255} [\w./-]{1,80}(?:\[\d{1,10}\])?: "
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?\d{4}[: ]? ?"
 )
 # "ERROR:root:", "[ERROR] [launch.py:325:f] ", "- name - ERROR - ", "| WARNING | mod:f:10 - "
@@ -38,11 +38,11 @@ _LOGGED = re.compile(
     + _LEVEL.format("a")
     + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:(?!:))?(?:\[(?!rank\d|\d{1,5}\]:|[^\]\n]{0,40}\d ?/ ?\d)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
-# "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
+# "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR 11-06 17:51:07 utils.py:229] " (vLLM before 0.8), "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
 _LOGGED_AT = re.compile(
     _LEVEL.format("a")
-    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\s+(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]{0,10}Z )|\s+(?:[a-z][a-z\d_-]{2,40}: ){1,3}(?=[A-Za-z_.]{3,60}(?:Error|Exception|Interrupt)\b)|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
+    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\s+\d\d-\d\d \d\d:\d\d:\d\d [\w./-]{1,80}:\d{1,6}\] ?|\s+(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]{0,10}Z )|\s+(?:[a-z][a-z\d_-]{2,40}: ){1,3}(?=[A-Za-z_.]{3,60}(?:Error|Exception|Interrupt)\b)|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 # Celery: "[2024-05-01 10:00:00,123: ERROR/MainProcess] "; log4j, behind its stamp: "WARN TaskMemoryManager: "; onnxruntime
 _LOGGED_IN = re.compile(

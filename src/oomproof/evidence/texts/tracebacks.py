@@ -54,6 +54,9 @@ _LOOSE = re.compile(
 _REPR = re.compile(
     rf"^(?:Exception: +['\"]?)?(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$"
 )
+# A whole traceback that was copied into one line: File "a.py", line 3, in f     g(x) MemoryError
+_FLAT = re.compile(rf'\bFile "[^"\n]{{1,400}}", line \d+\b.*\s(?P<type>(?:{_NAME}))(?:: (?P<message>\S.*))?$')
+_FLAT_LONGEST = 1500
 # In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
 _QUOTED = re.compile(
     rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|^FAILED \S{{1,200}} - |(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
@@ -114,6 +117,8 @@ class Writer:
         stripped = text.strip()
         if stripped.startswith("[") and (linked := _LINKED.match(stripped)):
             stripped = linked["file"] + stripped[linked.end() :]
+        if HEADER in text and (flat := _FLAT.search(text.partition(HEADER)[2][-_FLAT_LONGEST:])):
+            return self._raise(flat["type"], flat["message"] or "", loose=True)
         if HEADER in text:
             self._begin(number)
             self.headed = True

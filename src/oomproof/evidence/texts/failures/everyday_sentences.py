@@ -145,9 +145,9 @@ EVERYDAY = (
          Row("Error executing job with overrides: ", "Error executing job with overrides: ['lr=1']", r"^Error executing job with overrides: "),
          Row("Error in call to target '", "Error in call to target 'x.Model':", r"^Error in call to target '"),
          kind="wrapper", only="printed"),
-    Rule("other-error", "a thread of the Java machine ended with an exception", 0.5,
-         Row("Exception in thread ", 'Exception in thread "main" java.lang.NullPointerException', r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+'),
-         only="printed"),
+    Rule("other-error", "a thread of the Java machine ended with {what}", 0.5,
+         Row("Exception in thread ", 'Exception in thread "main" java.lang.NullPointerException', r'^Exception in thread "[^"]{1,80}" (?P<what>(?:\w+\.){1,12}\w+)'),
+         only="printed", kind="wrapper"),  # what it was "Caused by:" stands below
     Rule("other-error", "a call in R failed", 0.3,
          Row("Error in ", "Error in irlba(A = t(x = object), nv = npcs, ...) : ", r"^Error in [\w.:$]{1,60}\([^\n]{0,300}\)? ?:(?: |$)"),
          kind="wrapper", only="printed"),
