@@ -79,7 +79,8 @@ def test_the_loader_was_unmanaged(
 
 
 def test_the_loader_was_another_run(lab: Lab, small_machine: SmallMachine) -> None:
-    """A machine of 500 MiB: 300 in training, and beside it a run that takes 25 MiB/s. The kernel kills the larger."""
+    """A machine of 500 MiB: 300 in training, and beside it a run that takes 25 MiB/s. The kernel kills the larger, where the
+    newer one is protected: else it ranks before the older."""
     machine = small_machine(500 << 20)
     lab.prefix = machine.prefix
     training = lab.start("training", *SHORT, "--watch-only", "--", *lab.job("grow.py", 400, 300))
@@ -88,7 +89,7 @@ def test_the_loader_was_another_run(lab: Lab, small_machine: SmallMachine) -> No
     until(
         lambda: (open_recording(recording).figures().peaks.use or 0) >= 290 << 20, "its size to be recorded"
     )
-    loader = lab.start("loader", *SHORT, "--watch-only", "--", *lab.job("grow.py", 25, 280))
+    loader = lab.start("loader", *SHORT, "--watch-only", "--protect", "--", *lab.job("grow.py", 25, 280))
     training.wait()
     lab.prefix = []
     verdict = training.verdict()
