@@ -280,7 +280,16 @@ def test_a_box_of_rich_that_is_cut_before_its_exception() -> None:
     [
         ("RuntimeError: CUDA error: an illegal memory acc", "illegal-access"),
         ("slurmstepd: error: Detected 1 oom-kill ev", "slurm-oom"),
-        ("FATAL ERROR: Ineffective mark-compacts near heap limit Allocation fai", "heap-limit"),
+        ("numpy.core._exceptions._ArrayMemoryErr", "numpy-memory-error"),
+        ("I tensorflow/core/common_runtim", "not-a-crash"),
+        ("E tensorflow/stream_executor/cuda", "not-a-crash"),
+        ("slurmstepd: error: De", "not-a-crash"),
+        ("srun: error: node17: task 3", "not-a-crash"),
+        ("nbclient.exceptions.", "not-a-crash"),
+        ("torch.distributed.elastic.multiproc", "not-a-crash"),
+        ("sqlite3.OperationalError: database", "other-error"),
+        ("RuntimeError: unable", "other-error"),
+        ("closing sigma", "not-a-crash"),
         ("srun: error: node17: task 0:", "not-a-crash"),
         ("RuntimeError: shape '[1", "other-error"),
         ("loading the model for the evaluation", "not-a-crash"),
@@ -336,6 +345,9 @@ def test_what_stands_before_a_line(before: str) -> None:
         == "torch.OutOfMemoryError: CUDA out of memory."
     )
     assert clean(f'{before}  File "a.py", line 3, in f').text == '  File "a.py", line 3, in f'
+    assert clean("Epoch 13 10:36:01 train loss: nan").text == "Epoch 13 10:36:01 train loss: nan", (
+        "no journal's stamp"
+    )
 
 
 def test_what_nobody_killed_is_no_kill(tmp_path: Path) -> None:
@@ -347,6 +359,7 @@ def test_what_nobody_killed_is_no_kill(tmp_path: Path) -> None:
 def test_an_exception_without_a_blank_behind_its_colon() -> None:
     assert cause_of("ValueError:Network outputs is NAN! Stop Training\n") == "nan"
     assert cause_of("MeanError:0.25 StdError:0.1\n") == "not-a-crash"
+    assert cause_of("ParseError:Skipped file a.xml\nprocessed 30 files\n") == "not-a-crash"
 
 
 def test_a_loss_that_is_no_number_ended_a_training() -> None:

@@ -29,7 +29,8 @@ _STAMP = re.compile(
     r"|\d{1,2}-\d{1,2}-\d{4} \d\d:\d\d:\d\d: ?|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?:\| )?"
     r"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?: ?-)? ?|\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d \w{2,5}\] (?:\{[^{}\n]{1,60}\} )?|##\[(?:error|warning|debug|notice)\]"
     r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
-    r"|(?:[^\W\d_]{2,12}\.?|\d{1,2}月) {1,2}\d{1,2} \d\d:\d\d:\d\d \S{1,255} [\w./-]{1,80}(?:\[\d{1,10}\])?: "
+    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
+    r"|(?:[^\W\d_]{2,12}\.?|\d{1,2}月) {1,2}\d{1,2} \d\d:\d\d:\d\d \S{1,255} (?:[\w./-]{1,80}\[\d{1,10}\]|kernel|audit): "  # a journal in another language
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?\d{4}[: ]? ?"
 )
 # "ERROR:root:", "[ERROR] [launch.py:325:f] ", "- name - ERROR - ", "| WARNING | mod:f:10 - "

@@ -23,7 +23,9 @@ _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
 _WORD = re.compile(r"[^\W\d_]{3}")
-_CLOSED = re.compile(r"closing sig(?:nal SIG(?:TERM|INT|HUP)|\w{0,4}$| ?$)")
+_CLOSED = re.compile(
+    r"closing sig(?:nal SIG(?:TERM|INT|HUP)|(?:n(?:a(?:l(?: S(?:I(?:G\w{0,3})?)?)?)?)?)? ?$)"
+)
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _CALM = 2  # lines of information below it, none of which speaks of an end
 _ENDS = re.compile(r"(?i)\b(?:exit|quit|stop|abort|shut|clean|terminat|clos|end|kill|interrupt)")
@@ -40,6 +42,7 @@ _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _RAISES = re.compile(
     r"^raise (?:\w+\.){0,6}(?P<type>[A-Z]\w{2,60}(?:Error|Exception))\((?:[fr]?['\"](?P<message>[^'\"\n]{8,160}))?"
 )
+_FAILED_LINE = re.compile(r"❱ +\d+ ")
 _BOX = 12  # lines: rich shows seven lines of source around each
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _MANY = 5  # complaints that differ in their numbers alone
@@ -52,7 +55,7 @@ def cut_tracebacks(
     if _CUT_HEADER.match(clean(end).text):  # the paste ends inside the very first line of it
         chains.add(tail.end or 1, end, _cut("", library))
     box = [line.strip() for _, line in islice(reversed(tail.recent), _BOX)]
-    if box and box[0].startswith("│") and any("❱" in line for line in box):
+    if box and box[0].startswith("│") and any(_FAILED_LINE.search(line) for line in box):
         chains.add(tail.end, end, _cut("", library))
     for tag, writer in writers.items():
         if tail.signs.last.line > writer.begun and not writer.frames:
@@ -108,7 +111,8 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
         text = line.text.strip()
         if text and not broken_off:
             broken_off = True
-            if (whole := completed(text, "")) is not None:
+            goes_well = line.level in ("INFO", "DEBUG") or tail.signs.complete or tail.signs.finishes
+            if not goes_well and (whole := completed(text, "")) is not None:
                 chains.add(number, text, whole, line.tag)
                 return
         if not text or NOT_ORDINARY.match(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections import deque
 
@@ -54,6 +55,7 @@ _LOOSE = re.compile(
 _REPR = re.compile(
     rf"^(?:Exception: +['\"]?)?(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$"
 )
+_BUILT_IN = frozenset(name for name in vars(builtins) if name.endswith("Error"))
 # A whole traceback that was copied into one line: File "a.py", line 3, in f     g(x) MemoryError
 _FLAT = re.compile(rf'\bFile "[^"\n]{{1,400}}", line \d+\b.*\s(?P<type>(?:{_NAME}))(?:: (?P<message>\S.*))?$')
 _FLAT_LONGEST = 1500
@@ -139,6 +141,13 @@ class Writer:
         if written := _REPR.match(stripped):
             return self._raise(written["type"], written["message"], loose=True)
         match = _LOOSE.match(stripped)
+        if (
+            match
+            and match["type"]
+            and f"{match['type']}:{match['message']}" == stripped
+            and match["type"] not in _BUILT_IN
+        ):
+            match = None  # "ParseError:Skipped": a program's own label
         if match and not (match["type"] or "").endswith("Warning"):
             name = (match["type"] or match["bare"]) + (match["inner"] or "")
             return self._raise(name, match["message"] or "", loose=True)

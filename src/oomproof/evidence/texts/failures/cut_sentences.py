@@ -10,7 +10,8 @@ from oomproof.evidence.texts.finding import JobFacts
 from oomproof.evidence.texts.line_cleaner import clean
 
 _LEAST = 20  # characters: fewer begin too many sentences
-_SHARE = 0.35  # ... of the whole
+_ANCHOR = 8  # ... of the words that tell it; of these half must stand there: a path or a program's name before them tells nothing
+_TOLD = 10  # ... at least
 _NUMBER = re.compile(r"\d+")
 _STRENGTH = 0.5
 
@@ -18,11 +19,11 @@ _STRENGTH = 0.5
 def completed(text: str, raised: str) -> Hit | None:
     """Without its figures, which would be another's. ``text`` is without stamp and level; ``raised``: the exception's type."""
     begun = _shape(text)
-    if len(begun) < _LEAST or begun.endswith(":"):  # "srun: error: node17: task 0:" can go on in many ways
+    if len(begun) < _LEAST or begun.endswith(":"):
         return None
     meant = {}
-    for shape, line in _sentences():
-        if shape.startswith(begun) and _SHARE * len(shape) <= len(begun) < len(shape):
+    for shape, told_at, line in _sentences():
+        if told_at <= len(begun) < len(shape) and shape.startswith(begun):
             hit = recognise(
                 FailureText(line, raised if raised and line.startswith(raised) else "", "", "", "")
             )
@@ -39,7 +40,12 @@ def _shape(text: str) -> str:
 
 
 @cache
-def _sentences() -> tuple[tuple[str, str], ...]:
-    """The examples of all rows, by line."""
-    lines = {line.strip() for rule in RULES for row in rule.rows for line in row.example.splitlines()}
-    return tuple((_shape(clean(line).text), line) for line in sorted(lines))
+def _sentences() -> tuple[tuple[str, int, str], ...]:
+    """(shape, how much of it says what it is, line) of the rows' examples."""
+    found = set()
+    for row in (row for rule in RULES for row in rule.rows if len(row.anchor) >= _ANCHOR):
+        for line in row.example.splitlines():
+            shape, anchor = _shape(clean(line).text), _shape(row.anchor)
+            if (at := shape.find(anchor)) >= 0:
+                found.add((shape, at + min(len(anchor), max(_TOLD, (len(anchor) + 1) // 2)), line.strip()))
+    return tuple(sorted(found))
