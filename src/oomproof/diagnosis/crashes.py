@@ -11,7 +11,7 @@ from oomproof.diagnosis.smaller_command import find_argument, with_value
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.agent_files import Crash
 from oomproof.evidence.case_file import CaseFile
-from oomproof.leaf.command_lines import shell_line, shell_words
+from oomproof.leaf.command_lines import needs_its_shell, shell_line, shell_words
 
 _KINDS = {
     signal.SIGSEGV: "Segmentation fault",
@@ -98,7 +98,10 @@ def _native_frames(case: CaseFile) -> tuple[Remedy, ...]:
         title = "it left a core dump: gdb PROGRAM CORE, then bt, shows the native function; the file lies where this says"
         return (Remedy(title, command="cat /proc/sys/kernel/core_pattern"),)
     # of a shell it would be the shell
-    words = shlex.join(shell_words(case.argv) or (case.argv if shell_line(case.argv) is None else ()))
+    line = shell_line(case.argv)
+    if line is not None and needs_its_shell(line):
+        return ()
+    words = shlex.join(shell_words(case.argv) or (case.argv if line is None else ()))
     if not words or "\n" in words or len(words) > _TYPED:
         return ()
     title = "see which native function it was in, with a debugger"

@@ -148,12 +148,12 @@ def _about_the_run(other: OtherJob, who: str) -> tuple[Remedy, ...]:
     called = other.run or "RUN"
     return (
         Remedy(
-            f"pause {who} while this job runs, or let it finish first; it continues with oomproof resume {called}",
+            f"pause {who} while this job runs, or let it finish first; it continues with oomproof resume {called}{'' if other.run else '; oomproof runs lists it'}",
             "measured",
             command=f"oomproof pause {other.run}" if other.run else None,
         ),
         Remedy(
-            f"start {other.called} with --need {need} or more, what it grew to: of the two, the one that starts later then waits",
+            f"start {other.called if other.run else 'that run'} with --need {need} or more, what it grew to: of the two, the one that starts later then waits",
             "measured",
             other.held,
             change=Change("argument", "--need", after=need),

@@ -109,6 +109,23 @@ def without_wrappers(command: Sequence[str]) -> Sequence[str]:
     return words or command
 
 
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_REDIRECTED = re.compile(r"(?<!\S)\d?>>?(?:&\d|&?\s?[^\s;&|<>()]+)|(?<!\S)&>>?\s?[^\s;&|<>()]+")
+_OF_SHELL = re.compile(r"[$`*?<#]|(?:^|[;&|(]\s*)(?:cd|pushd|export|source|\.|\w+=\S*)\s")
+
+
+def _without_quoted(line: str) -> str:
+    """As long as before; what the shell would fill in within double quotes stays."""
+    return _QUOTED.sub(
+        lambda quoted: re.sub(r"[^$`]" if quoted[0][0] == '"' else r".|\n", "q", quoted[0]), line
+    )
+
+
+def needs_its_shell(line: str) -> bool:
+    """Whether a command of that line would be another one without the shell: variables, patterns, its folder, its input."""
+    return _OF_SHELL.search(_without_quoted(line)) is not None
+
+
 def shell_words(command: Sequence[str]) -> Sequence[str] | None:
     """The one Python command in the line of ``sh -c LINE``; None for anything else, or several of them."""
     line = shell_line(command)
@@ -116,12 +133,15 @@ def shell_words(command: Sequence[str]) -> Sequence[str] | None:
         return None
     import shlex  # of few commands
 
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
+    for redirected in _REDIRECTED.finditer(_without_quoted(line)):
+        line = line[: redirected.start()] + " " * len(redirected[0]) + line[redirected.end() :]
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>\n")
+    lexer.whitespace = " \t\r"
     lexer.whitespace_split, lexer.commenters = True, ""
     commands: list[list[str]] = [[]]
     try:
         for word in lexer:
-            if word and set(word) <= set(";&|()<>"):
+            if word and set(word) <= set(";&|()<>\n"):
                 commands.append([])
             elif commands[-1] or not _ASSIGNED.match(word):
                 commands[-1].append(word)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TextIO
 
 from oomproof.causes import cause_of
@@ -139,7 +138,7 @@ def _evidence(item: Evidence, width: int) -> list[str]:
 
 def _line(text: str) -> str:
     """On one line; blanks within stay: in a command they may be a program's indentation."""
-    return re.sub(r"\s*[\n\r\v\f]\s*|\t", " ", text).strip()
+    return " ".join(line.strip() for line in text.replace("\t", " ").splitlines() if line.strip())
 
 
 def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:

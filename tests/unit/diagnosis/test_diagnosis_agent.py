@@ -95,8 +95,12 @@ def test_what_to_try_on_a_crash_is_what_is_true_of_it(attempt: Attempt) -> None:
     assert version.change is not None and version.change.key == "faiss" and version.command is None
     assert workers.command == "oomproof run --limit 8G -- python train.py --workers 0"
 
-    attempt.run["argv"] = ["sh", "-c", "cd /x && python train.py"]
+    attempt.run["argv"] = ["sh", "-c", "python train.py 2>&1 | tee log"]
     assert attempt.verdict().remedies[-1].command == "gdb -batch -ex run -ex bt --args python train.py"
+    attempt.run["argv"] = ["sh", "-c", "cd /x && python train.py"]
+    assert all("gdb" not in (remedy.command or "") for remedy in attempt.verdict().remedies), (
+        "not in that folder"
+    )
 
     attempt.exit["core"] = True
     assert attempt.verdict().remedies[-1].command == "cat /proc/sys/kernel/core_pattern"

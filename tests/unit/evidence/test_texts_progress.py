@@ -349,3 +349,18 @@ def test_steps_that_count_on_below_a_loss_are_the_training_s() -> None:
     told = "global step 300 learning rate 0.05 step-time 10.8\n"
     assert last(told + "step: 300\nstep: 301\nstep: 302\n").phase == "train"
     assert last(told + "417it [00:10, 11.2it/s]\n").phase == "unknown", "another loop's bar"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"round {number}: test accuracy {8000 + 90 * number}/10000" for number in range(8)],
+        [f"round {number}: correct {500 + 37 * number} of 1000" for number in range(8)],
+        [f"| N/A 20C P0 {20 + number} / 300 W | {200 + 30 * number} / 8000 MiB |" for number in range(8)],
+        [f"disk use {100 + 2 * number}/512 GB" for number in range(8)],
+    ],
+)
+def test_what_was_got_right_or_is_full_is_no_progress(tmp_path: Path, lines: list[str]) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines) + "\n")
+    assert judge_texts(read_texts([str(log)])).cause == "not-a-crash"

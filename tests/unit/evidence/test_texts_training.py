@@ -289,6 +289,9 @@ def test_a_box_of_rich_that_is_cut_before_its_exception() -> None:
         ("torch.distributed.elastic.multiproc", "not-a-crash"),
         ("sqlite3.OperationalError: database", "other-error"),
         ("RuntimeError: unable", "other-error"),
+        ("RuntimeError: CUDA error after", "other-error"),
+        ("[LightGBM] [Fatal] [CUDA]", "not-a-crash"),
+        ("pandas.errors.ParserError: Error tokenizing data. C", "other-error"),
         ("closing sigma", "not-a-crash"),
         ("srun: error: node17: task 0:", "not-a-crash"),
         ("RuntimeError: shape '[1", "other-error"),
@@ -316,6 +319,20 @@ def test_a_traceback_that_was_copied_into_one_line() -> None:
     line = 'Images (649, 256) Traceback (most recent call last):   File "train.py", line 31, in <module>     images = images/255.0 '
     assert cause_of(f"{line}MemoryError\n") == "python-memory-error"
     assert cause_of(f"{line}ValueError: no such shape\n") == "other-error"
+    assert cause_of(f"INFO:root:{line}MemoryError\nINFO retrying with less\nall done\n") == "not-a-crash"
+
+
+def test_a_debuggers_stack_tells_of_memory_only_where_it_threw() -> None:
+    corrupted = "#4  0x1 in malloc () from /lib/libc.so.6\n#5  0x2 in operator new(unsigned long) () from /usr/lib/libstdc++.so.6\n"
+    assert cause_of(f"Program terminated with signal SIGABRT, Aborted.\n{corrupted}") == "abort"
+    threw = "#4  0x1 in std::__throw_bad_alloc() () from /usr/lib/libstdc++.so.6\n"
+    assert cause_of(f"step 1\n{threw}") == "bad-alloc"
+
+
+def test_a_line_of_blanks_is_read_at_once() -> None:
+    began = time.process_time()
+    assert cause_of(f"ValueError: bad{' ' * 100_000}y\n") == "other-error"
+    assert time.process_time() - began < 5
 
 
 def test_what_a_java_exception_was_caused_by_is_the_cause() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.leaf.command_lines import shell_words, short_name
+from oomproof.leaf.command_lines import needs_its_shell, shell_words, short_name
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,27 @@ def test_a_wrapper_alone_keeps_its_name() -> None:
 def test_the_one_python_in_a_line_of_shell(line: str, words: list[str] | None) -> None:
     assert shell_words(["/bin/bash", "-ec", line]) == words
     assert shell_words(["bash", "run.sh", line]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "needs"),
+    [
+        ("python a.py --n 4 2>&1", "python a.py --n 4", False),
+        ("python a.py > out.log 2> err.log", "python a.py", False),
+        ("python a.py --n 3\necho done", "python a.py --n 3", False),
+        ("python a.py --data $HOME/x", "python a.py --data $HOME/x", True),
+        ("python a.py *.csv", "python a.py *.csv", True),
+        ("cd x && python a.py", "python a.py", True),
+        ("A=1 python a.py", "python a.py", True),
+        ("python a.py < file", "python a.py", True),
+    ],
+)
+def test_what_belongs_to_the_shell_is_no_argument(line: str, words: str, needs: bool) -> None:
+    found = shell_words(["sh", "-c", line])
+    assert found is not None and " ".join(found) == words
+    assert needs_its_shell(line) == needs
+
+
+def test_code_in_quotes_is_left_as_it_is() -> None:
+    code = "x = 1 * 2  # > y\nprint(x > 1)"
+    assert shell_words(["sh", "-c", f"python -c '{code}' 2>&1"]) == ["python", "-c", code]

@@ -86,7 +86,7 @@ class Line:
 
 # Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
 _GLUED_LINES = re.compile(
-    r" {8,}(?=(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|Traceback \(|File \")|(?<=\^C)(?=[A-Z\[\d^])"
+    r"(?<! ) {8,}(?=(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|Traceback \(|File \")|(?<=\^C)(?=[A-Z\[\d^])"
 )
 
 

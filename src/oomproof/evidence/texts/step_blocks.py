@@ -34,7 +34,13 @@ def shape_of(line: str) -> str:
 
 
 # "100/19888", "17 of 250": no part of a date, a path, a version or a fraction of figures
-_PAIR = re.compile(r"(?<![\w./:,-])(\d{1,9}) ?(?:/|of) ?(\d{1,9})(?![\w./]|:\d|-\d)")
+_PAIR = re.compile(
+    r"(?<![\w./:,-])(\d{1,9}) ?(?:/|of) ?(\d{1,9})(?![\w./]|:\d|-\d| ?(?:[KMGT]i?B?|B|W|°|C|MHz|%)(?:\W|$))"
+)
+# … nor what was got right, or is full
+_NO_COUNT = re.compile(
+    r"(?i)\b(?:acc|accuracy|correct|scores?|passed|hits?|precision|recall|f1|memory|mem|used?|usage|rated|disk|power|solved|wins?)\b[^\d]{0,20}$"
+)
 _COUNTED = 5  # different counts that rise, before they are believed
 _FROM_THE_START = 2  # that follow one another from 0 or 1 on, at the start of their lines
 _SMALLEST = 10  # things to count: "1/2" is a fraction, or a part
@@ -56,6 +62,7 @@ def counter_at_end(lines: Iterable[tuple[int, str]]) -> Counter | None:
         for number, raw in lines
         for text in (clean(raw[-_TAIL:]).text.strip(),)
         for pair in _PAIR.finditer(text)
+        if _NO_COUNT.search(text[: pair.start()]) is None
     ]
     if not told or told[-1].total < _SMALLEST:
         return None

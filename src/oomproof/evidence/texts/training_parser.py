@@ -298,6 +298,8 @@ class TrainingParser:
         raised = writer.take(number, text)
         if raised is not None and not raised.loose and self._is_example(number, text, raised):
             return True
+        if raised is not None and raised.loose and HEADER in text and line.level in ("INFO", "DEBUG"):
+            return True  # caught, and logged in one line
         # perhaps a line of the message of the exception above
         below = text[:1] in (" ", "\t") and self._pending is not None
         if raised is not None and raised.type == "Error" and below:

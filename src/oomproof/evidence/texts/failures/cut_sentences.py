@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from oomproof.causes import cause_of
 from oomproof.evidence.texts.failures import RULES, FailureText, Hit, recognise
 from oomproof.evidence.texts.finding import JobFacts
 from oomproof.evidence.texts.line_cleaner import clean
@@ -12,7 +13,9 @@ from oomproof.evidence.texts.line_cleaner import clean
 _LEAST = 20  # characters: fewer begin too many sentences
 _ANCHOR = 8  # ... of the words that tell it; of these half must stand there: a path or a program's name before them tells nothing
 _TOLD = 10  # ... at least
-_NUMBER = re.compile(r"\d+")
+_MEMORY = re.compile(r"(?i)memor|alloc|oom|space|heap|quota|exhaust")
+# of an error's code each digit tells
+_NUMBER = re.compile(r"(?<!error=)(?<!Code )(?<!\(-)(?<!\d)\d+")
 _STRENGTH = 0.5
 
 
@@ -21,18 +24,20 @@ def completed(text: str, raised: str) -> Hit | None:
     begun = _shape(text)
     if len(begun) < _LEAST or begun.endswith(":"):
         return None
-    meant = {}
+    meant = set()
     for shape, told_at, line in _sentences():
         if told_at <= len(begun) < len(shape) and shape.startswith(begun):
             hit = recognise(
                 FailureText(line, raised if raised and line.startswith(raised) else "", "", "", "")
             )
             if hit is not None and hit.kind == "failure":
-                meant[hit.cause] = hit.says
+                meant.add(hit.cause)
     if len(meant) != 1:
         return None
-    ((cause, says),) = meant.items()
-    return Hit(cause, says, _STRENGTH, facts=JobFacts(heard="cut"))
+    (cause,) = meant
+    if cause_of(cause).memory and not _MEMORY.search(begun):
+        return None  # any error of that library begins so
+    return Hit(cause, f"cut off: {cause_of(cause).label}", _STRENGTH, facts=JobFacts(heard="cut"))
 
 
 def _shape(text: str) -> str:

@@ -131,7 +131,7 @@ HOST_MEMORY = (
          Row("bad_array_new_length", "RuntimeError: std::bad_array_new_length"),
          unless=_GPU, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "a debugger's stack in which `new` threw: C++ could not allocate memory", 0.7,
-         Row("in operator new", "#6  0x00007f02c9b841d9 in operator new(unsigned long) () from /usr/lib64/libstdc++.so.6", r"^#\d+ .{0,40}\bin operator new(?:\[\])? ?\(unsigned long\) \(\)"),
+         Row("__throw_bad_alloc", "#5  0x00007f02c9b841d9 in std::__throw_bad_alloc () from /usr/lib64/libstdc++.so.6", r"^#\d+ .{0,40}\b__throw_bad_alloc ?\("),
          only="printed"),
     Rule("python-memory-error", "Python could not get memory from the system", 0.93,
          Row("MemoryError", "MemoryError", r"^(?:[\w.]{1,80}(?:Exception|Error): )?(?:\w+\.)*MemoryError\b"),
