@@ -69,7 +69,9 @@ def passed_on(case: CaseFile, name: str) -> bool:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     return any(
-        action.action == "signal" and action.why == name and (end is None or end - window <= action.boottime)
+        action.action == "signal"
+        and action.why == name
+        and (end is None or end - window <= action.boottime <= end)
         for action in case.actions
     )
 
@@ -79,7 +81,7 @@ def interrupted(case: CaseFile) -> bool:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     return any(
-        action.action == "interrupt" and (end is None or end - window <= action.boottime)
+        action.action == "interrupt" and (end is None or end - window <= action.boottime <= end)
         for action in case.actions
     )
 

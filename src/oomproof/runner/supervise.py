@@ -292,7 +292,10 @@ def _stay(
             name = run_folders.to_type(run)
             say(f"oomproof: the job does not end at Ctrl-C; from another terminal: oomproof stop {name}")
         watch.let_go(f"{how} came for it")  # a paused job cannot hear it
-        watch.task_thread.do(lambda: note_interrupt(run.attempt, how))
+        passed_on = interrupt_record(
+            how
+        )  # now, before the job hears it: a job that has ended is not ended by it
+        watch.task_thread.do(lambda: run.attempt.add_action(passed_on))
 
     def on_output_lost(error: OSError) -> None:
         watch.task_thread.do(lambda: note_output_lost(run.attempt, error))
@@ -341,9 +344,8 @@ def write_down(
         write_info(attempt, order, {**info, "code": code_identity.describe(order.argv, info["cwd"])})
 
 
-def note_interrupt(attempt: Attempt, how: str) -> None:
-    action = "interrupt" if how in _INTERRUPTS else "signal"
-    attempt.add_action(action_record("user", action, how))
+def interrupt_record(how: str) -> dict[str, Any]:
+    return action_record("user", "interrupt" if how in _INTERRUPTS else "signal", how)
 
 
 def note_output_lost(attempt: Attempt, error: OSError) -> None:

@@ -413,3 +413,10 @@ def test_the_failing_process_tells_the_shm_that_it_saw(attempt: Attempt) -> None
     assert "/dev/shm was full (20 MiB in all)" in verdict.headline
     assert "num_workers=0" in verdict.next and "half of num_workers" not in verdict.next
     assert "--shm-size=2048M" in verdict.next
+
+
+@pytest.mark.parametrize(("before", "cause"), [(0.2, "interrupted"), (-0.2, "other-error")])
+def test_a_signal_that_came_after_the_end_did_not_end_it(attempt: Attempt, before: float, cause: str) -> None:
+    attempt.ended(code=7)
+    attempt.act("interrupt", by="user", before=before, why="SIGINT")
+    assert attempt.verdict().cause == cause
