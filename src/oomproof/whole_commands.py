@@ -58,7 +58,7 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _end_of_command(text: str, at: int) -> int:
-    """Where our own sentence goes on: what `shlex.join` wrote has none of these outside of quotes."""
+    """Where our own sentence continues: what `shlex.join` wrote has none of these outside of quotes."""
     quote = ""
     while at < len(text):
         if quote and text[at] == "\\":

@@ -43,7 +43,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def example_lines(line: str, width: int) -> list[str]:
-    """A command and what it does: that goes on in its own column, or below where there is no space beside it."""
+    """A command and what it does: that continues in its own column, or below where there is no space beside it."""
     import textwrap
 
     split = re.match(r"(\s*\S.*?\S)(\s{2,})(\S.*)$", line)

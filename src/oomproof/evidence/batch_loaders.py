@@ -26,9 +26,8 @@ def names_a_loader(sources: Iterable[str]) -> bool:
 
 # What Dataset.map works on and writes at once is no batch of a training, and BatchNorm is a layer.
 _BATCH = re.compile(r"(?<!writer_)batch(?!ed\b|_?norm)", re.I)
-_OPTION = re.compile(
-    r"(?:^|\s)(-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z][\w.]*(?==))"
-)  # a name, of `batch_size=64` too
+# an option's name, that of `batch_size=64` too
+_OPTION = re.compile(r"(?:^|\s)(-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z][\w.]*(?==))")
 # What trains, or runs a model, in batches that are held at once. `Dataset.map(batch_size=…)` and `to_batches()` read a file in pieces.
 _FRAMEWORK = re.compile(
     r"^[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|jax|flax|mxnet|paddle|transformers|diffusers|lightning|pytorch_lightning|fastai"

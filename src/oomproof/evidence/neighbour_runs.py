@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from shlex import quote
 
 from oomproof.evidence.case_file import OtherJob
 from oomproof.evidence.json_files import integer, number, part, string
 from oomproof.leaf.command_lines import short_name
-from oomproof.recording.run_folders import Run, newest_runs
+from oomproof.recording.run_folders import Run, newest_runs, to_type
 from oomproof.records import replace
 
 _LOOKED_AT = 50  # runs, the newest: each costs a file or two
@@ -29,6 +28,5 @@ def _with_run(other: OtherJob, runs: Sequence[Run], boot_id: str | None) -> Othe
             if begun is None or begun > other.t or string(started.get("boot_id")) != boot_id:
                 continue
             if other.pid in [integer(part(started, process).get("pid")) for process in _PROCESSES]:
-                called = run.name if quote(run.name) == run.name else run.id
-                return replace(other, run=called, name=short_name(run.argv), pid=job or other.pid)
+                return replace(other, run=to_type(run), name=short_name(run.argv), pid=job or other.pid)
     return other

@@ -109,21 +109,24 @@ def without_wrappers(command: Sequence[str]) -> Sequence[str]:
     return words or command
 
 
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_REDIRECTED = re.compile(r"(?<!\S)\d?>>?(?:&\d|&?\s?[^\s;&|<>()]+)|(?<!\S)&>>?\s?[^\s;&|<>()]+")
-_OF_SHELL = re.compile(r"[$`*?<#]|(?:^|[;&|(]\s*)(?:cd|pushd|export|source|\.|\w+=\S*)\s")
+# compiled by the few that ask: this module is read at every start
+_QUOTED = r"(?s)'[^']*'|\"(?:\\.|[^\"\\])*\""
+_REDIRECTED = r"(?<!\S)\d?>>?(?:&\d|&?\s?[^\s;&|<>()]+)|(?<!\S)&>>?\s?[^\s;&|<>()]+"
+_OF_SHELL = r"[$`*?<#]|(?:^|[;&|(]\s*)(?:cd|pushd|export|source|\.|\w+=\S*)\s"
 
 
 def _without_quoted(line: str) -> str:
     """As long as before; what the shell would fill in within double quotes stays."""
-    return _QUOTED.sub(
-        lambda quoted: re.sub(r"[^$`]" if quoted[0][0] == '"' else r".|\n", "q", quoted[0]), line
-    )
+
+    def covered(quoted: re.Match[str]) -> str:
+        return re.sub(r"[^$`]" if quoted[0][0] == '"' else r".|\n", "q", quoted[0])
+
+    return re.sub(_QUOTED, covered, line)
 
 
 def needs_its_shell(line: str) -> bool:
     """Whether a command of that line would be another one without the shell: variables, patterns, its folder, its input."""
-    return _OF_SHELL.search(_without_quoted(line)) is not None
+    return re.search(_OF_SHELL, _without_quoted(line)) is not None
 
 
 def shell_words(command: Sequence[str]) -> Sequence[str] | None:
@@ -133,7 +136,7 @@ def shell_words(command: Sequence[str]) -> Sequence[str] | None:
         return None
     import shlex  # of few commands
 
-    for redirected in _REDIRECTED.finditer(_without_quoted(line)):
+    for redirected in re.finditer(_REDIRECTED, _without_quoted(line)):
         line = line[: redirected.start()] + " " * len(redirected[0]) + line[redirected.end() :]
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>\n")
     lexer.whitespace = " \t\r"

@@ -461,10 +461,8 @@ class AgentFeed:
         for pid, begin in asked:
             with contextlib.suppress(OSError):
                 for dump in stack_request.read(self._folder, pid, begin):
-                    if (
-                        dump.frames and own_frame(dump.frames) is None
-                    ):  # a launcher, a library's thread: no line to look at
-                        continue
+                    if dump.frames and own_frame(dump.frames) is None:
+                        continue  # a launcher, a library's thread: no line to look at
                     text = f"{why}: {where(dump.frames)}"
                     frames = [f"{frame.file}:{frame.line} {frame.name}" for frame in dump.frames[:30]]
                     self._store(t, "stacks", text, pid, {"frames": frames})

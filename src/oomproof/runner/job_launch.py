@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import signal
 from collections.abc import Callable
 
@@ -44,7 +43,7 @@ class Launch:
     watch_only: bool = False
     detached: bool = False
     oom_score_add: int = 0
-    name: str = ""  # the run's, for words
+    name: str = ""  # what a command calls the run by
     # the limits of open files the job shall have, where ours are others
     nofile: tuple[int, int] | None = None
 
@@ -297,7 +296,7 @@ class Launcher:
             terminal = os.ttyname(2)
         except OSError:  # no terminal
             return []
-        name = shlex.quote(self._launch.name)
+        name = self._launch.name
         return [
             terminal,
             f"oomproof: the guard of run {name} was killed; the job continues without it. "

@@ -226,7 +226,7 @@ class Keeper:
             fd = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if os.isatty(fd):
-                    os.write(fd, f"\r\n{text}\r\n".encode())
+                    os.write(fd, f"\r\n{text}\r\n".encode(errors="backslashreplace"))
             finally:
                 os.close(fd)
 

@@ -174,8 +174,10 @@ class Sampler:
         """The names of what the leader runs, where it is a shell: `python train.py | tee log` has no workers. Several of one
         name may be."""
         leader = next((process.name for process in known if process.pid == self._job.leader), "")
+        if leader not in SHELLS:
+            return set()
         children = [process.name for process in known if process.parent == self._job.leader]
-        return {name for name in children if children.count(name) == 1} if leader in SHELLS else set()
+        return {name for name in children if children.count(name) == 1}
 
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:

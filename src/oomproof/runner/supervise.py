@@ -218,7 +218,7 @@ def supervise(
         watch_only=chosen.watch_only,
         detached=order.detached,
         oom_score_add=0 if chosen.protect else oom_score_by_age(live_runs.count()),
-        name=run.name,
+        name=run.name if run_folders.easy_to_type(run.name) else run.id,  # nobody newer has it
     )
     launch.nofile = more_descriptors()
     front = Front(launch, Terminal(quiet=order.verbosity < 0))
@@ -292,9 +292,8 @@ def _stay(
             name = run_folders.to_type(run)
             say(f"oomproof: the job does not end at Ctrl-C; from another terminal: oomproof stop {name}")
         watch.let_go(f"{how} came for it")  # a paused job cannot hear it
-        passed_on = interrupt_record(
-            how
-        )  # now, before the job hears it: a job that has ended is not ended by it
+        # made now, before the job hears it: one that has ended is not ended by it
+        passed_on = interrupt_record(how)
         watch.task_thread.do(lambda: run.attempt.add_action(passed_on))
 
     def on_output_lost(error: OSError) -> None:

@@ -40,9 +40,8 @@ class UncountedKills:
         self._looks = 0  # samples since a kill was counted that is not explained yet; 0: there is none
         self._since = 0.0
         self._gone: list[Program] = []  # since then
-        self._sampled: dict[
-            int, str
-        ] = {}  # pid → name, of the job's processes in the last sample and since then
+        # pid → name, of the job's processes in the last sample and since then
+        self._sampled: dict[int, str] = {}
 
     def look(self, t: float, samples: Iterable[ProcessMemory], gone: list[Program]) -> str | None:
         """What to say; None where nothing of this job was killed, or the whole of it."""

@@ -209,7 +209,7 @@ class FailureChains:
         self._handled = False
 
     def handled(self) -> None:
-        """The program says that it goes on in spite of what it has just printed."""
+        """The program says that it continues in spite of what it has just printed."""
         self._handled = True
 
     def serves_on(self) -> None:

@@ -141,7 +141,7 @@ class LogTail:
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
 
     def finished_after(self, number: int) -> bool:
-        """Below that line a run goes on step by step, and says at last that it has finished."""
+        """Below that line a run continues step by step, and says at last that it has finished."""
         steps = 0
         for at, raw in self.recent:
             text = clean(raw[-_HEAD:]).text if at > number else ""

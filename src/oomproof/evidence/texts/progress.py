@@ -49,20 +49,17 @@ _STEPS_MADE = re.compile(rf"(?i)^\W{{0,4}}after {_INT} (?:training )?(?:step|ite
 _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?[\s:=#\[]{0,6}(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
-# tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
 _NEXT = 1000  # steps from one line of a counter without an end to the next
 _PAST = 2  # steps by which a bar may run past its total, which it then no longer tells
 # a bar around the bars of the steps: it moves once an epoch
 _OF_EPOCHS = re.compile(r"(?i)\W{0,8}(?:train(?:ing)? )?epochs?\W{0,8}")
-_EPOCH_ALONE = re.compile(
-    r"(?i)\W{0,12}(?:train(?:ing)?\W{1,3})?epoch\W{0,4}\d"
-)  # a heading: "=== Epoch 3/30"
+_EPOCH_ALONE = re.compile(r"(?i)\W{0,12}(?:train(?:ing)?\W{1,3})?epoch\W{0,4}\d")  # "=== Epoch 3/30"
 _MOST_EPOCHS = 200  # more are the steps of one, whose bar is called so
+# tqdm's "[00:59<01:22", rich's "0:00:59 • 0:01:22"
 _ELAPSED = re.compile(r"(?:\[(?=[\d:]{4,10}<)|\s(?=[\d:]{4,10} • ))(?:(\d{1,4}):)?(\d{1,2}):(\d\d)\b")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
-_METERS = re.compile(
-    rf"\[ *{_INT} ?/ ?{_INT}\][,;:]? {{1,2}}eta\b"
-)  # torchvision's: Test:  [  10/ 79]  eta: 0:00:21
+# torchvision's: Test:  [  10/ 79]  eta: 0:00:21
+_METERS = re.compile(rf"\[ *{_INT} ?/ ?{_INT}\][,;:]? {{1,2}}eta\b")
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|accumulation|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -192,9 +189,8 @@ class ProgressTracker:
         self._marked: dict[int, int] = {}
         self._marked_epoch = -1.0
         self._phases: dict[int, str] = {}  # total of a bar -> phase that one of its lines told
-        self._rounds: dict[
-            int, tuple[int, int]
-        ] = {}  # total of a bar -> line of its first step, its last step
+        # total of a bar -> line of its first step, its last step
+        self._rounds: dict[int, tuple[int, int]] = {}
         self._epoch_line = 0  # the last line that told the epoch alone
 
     def mark(self, tag: str = "") -> None:

@@ -11,6 +11,7 @@ from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.exception_messages import Message
 from oomproof.evidence.texts.failure_chains import FailureChains
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
+from oomproof.evidence.texts.failures.cut_sentences import completed
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
@@ -409,13 +410,10 @@ class TrainingParser:
         """The pending exception's message is complete, or the text ends in it: say what it means."""
         message, self._pending = self._pending, None
         hit = message.meaning(self._library) if message is not None else None
-        if message is not None and hit is not None and last and hit.cause == "other-error":
-            from oomproof.evidence.texts.failures.cut_sentences import (
-                completed,
-            )  # few texts break off in a sentence
-
-            if message.last.text.strip() == clean(self.end).text.strip():
-                hit = completed(message.text, message.raised.type) or hit
-        if message is not None and hit is not None:
-            text = message.text if hit.gpu else message.raised.text
-            self._chains.add(message.number, text, hit, message.tag, message.raised)
+        if message is None or hit is None:
+            return
+        ends_in_it = last and message.last.text.strip() == clean(self.end).text.strip()
+        if ends_in_it and hit.cause == "other-error":
+            hit = completed(message.text, message.raised.type) or hit
+        text = message.text if hit.gpu else message.raised.text
+        self._chains.add(message.number, text, hit, message.tag, message.raised)
