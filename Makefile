@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SUITE = $(BIN)/python tests/run_suite.py $@ $(RESULTS)
 PROGRAMS := $(addprefix tests/incidents/test_,$(addprefix agent_,programs.py torch.py silence.py leaks.py) retry_programs.py)
 
-.PHONY: run test setup dev browser machine-room checks lint types layers unit coverage incidents chaos programs beside-the-machine \
+.PHONY: run test setup dev browser machine-room checks lint types layers unit islands coverage incidents chaos programs beside-the-machine \
 	meanwhile must-run unkind bench clean
 
 run: setup  ## set up, and run the bundled example under watch
@@ -56,10 +56,16 @@ types: dev
 	$(BIN)/mypy
 
 layers: dev
-	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/python tests/layers.py
 
 unit: dev  ## four at a time: they wait for their processes half of the time
 	$(SUITE) tests/unit -m "not long" -n 4 --dist loadfile
+
+islands: dev  ## by hand: the core's tests against a copy of the package without each island
+	for island in sizing sweeps; do \
+		rm -rf build/without && mkdir -p build/without && cp -r src/oomproof build/without/ && rm -r build/without/oomproof/$$island && \
+		PYTHONPATH=$(CURDIR)/build/without $(BIN)/python -m pytest tests/unit -q -n 4 --dist loadfile -m "not long" \
+			--ignore tests/unit/sizing --ignore tests/unit/sweeps --ignore tests/unit/test_docs.py || exit 1; done
 
 coverage: dev  ## by hand: the same tests at half the speed, and which lines they never reach
 	$(BIN)/coverage run -m pytest tests/unit

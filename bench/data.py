@@ -20,10 +20,10 @@ from typing import Any
 
 from lab import MIB, RESULTS, read_json, save, table
 
-from oomproof.data import load_child
-from oomproof.data.file_formats import load_cost
-from oomproof.data.load_proof import measure, prove
 from oomproof.records import asdict
+from oomproof.sizing.data import load_child
+from oomproof.sizing.data.file_formats import load_cost
+from oomproof.sizing.data.load_proof import measure, prove
 
 LIMIT = 1536 * MIB
 WORDS = [

@@ -283,7 +283,7 @@ def with_finder(mode: str) -> Callable[[Job], int]:
 def with_fit_batch(job: Job) -> int:
     import lightning.pytorch  # noqa: F401
 
-    from oomproof.integrations.lightning import FitBatch
+    from oomproof import FitBatch
 
     return with_lightning(job, FitBatch("any", most=64 if job.pretend else None), 1 << 20)
 
@@ -350,11 +350,11 @@ def _import_first(method: str) -> None:
         import oomproof
 
         _ = oomproof.fit_batch
-        import oomproof.fitting.fitted_step
+        import oomproof.sizing.fitting.fitted_step
     if "lightning" in method:
         import lightning.pytorch  # noqa: F401
 
-        import oomproof.integrations.lightning
+        import oomproof.sizing.integrations.lightning
     if method == "accelerate":
         import accelerate  # noqa: F401
 
@@ -364,7 +364,7 @@ def _import_first(method: str) -> None:
 
 def succeeds(name: str, size: int, cap: int, pretend: bool) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
-        from oomproof.fitting.oom_errors import memory_cause
+        from oomproof.sizing.fitting.oom_errors import memory_cause
 
         job = Job(name, cap, pretend)
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lab import MIB, lab, save, small_machine, table
 
-from oomproof.data.load_proof import measure
+from oomproof.sizing.data.load_proof import measure
 from oomproof.sizing.kv_sizes import Wanted
 from oomproof.sizing.loading_cost import Loading
 from oomproof.sizing.model_files import model_files

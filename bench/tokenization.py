@@ -17,8 +17,8 @@ from typing import Any
 
 from lab import HERE, MIB, save, table
 
-from oomproof.data import load_child, tokenize
-from oomproof.data.load_proof import measure
+from oomproof.sizing.data import load_child, tokenize
+from oomproof.sizing.data.load_proof import measure
 
 LIMIT = 1800 * MIB
 # imported, not run: datasets hashes what it calls, and cannot take __main__ apart

@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from oomproof.data import load_child
+from oomproof.sizing.data import load_child
 
 
 def new_model(folder: str, config: Any) -> Any:

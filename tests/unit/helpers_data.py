@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from oomproof.data.npy_header import NpyHeader
+from oomproof.sizing.data.npy_header import NpyHeader
 
 
 def npy(

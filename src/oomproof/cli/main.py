@@ -13,13 +13,14 @@ from types import SimpleNamespace
 from oomproof import __version__
 from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, MORE_FILES, OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.islands import island_part
 from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream, allow_any_text, tell
 
 if TYPE_CHECKING:
     from oomproof.cli.command_parser import CommandParser
 
-# verb -> (module, one line for --help). A verb appears here when it works.
+# verb -> (module in cli, or ISLAND.verbs.MODULE; one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
     "demo": ("demo", "see it work in 20 seconds: a leaking job is warned about, asked to stop, explained"),
@@ -35,19 +36,28 @@ VERBS: dict[str, tuple[str, str]] = {
         "what a running job's variables hold, now: sizes, copies of the same data, growth",
     ),
     "size": (
-        "size",
+        "sizing.verbs.size",
         "how much a model, a data file or a command will need, before it runs, and whether it fits",
     ),
     "rehearse": (
-        "rehearse",
+        "sizing.verbs.rehearse",
         "the largest batch, an evaluation and a checkpoint of a command first: what fails, fails in minutes",
     ),
-    "fit": ("fit", "the largest batch, accumulation and workers that fit, found without a crash"),
-    "calibrate": ("calibrate", "measure this machine's GPU once, so that sizes for it are narrower"),
-    "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
-    "bisect": ("bisect", "run a job with one thing changed at a time, to see which change its death follows"),
+    "fit": (
+        "sizing.verbs.fit",
+        "the largest batch, accumulation and workers that fit, found without a crash",
+    ),
+    "calibrate": (
+        "sizing.verbs.calibrate",
+        "measure this machine's GPU once, so that sizes for it are narrower",
+    ),
+    "data": ("sizing.verbs.data", "what loading a data file costs in memory, and how to read it for less"),
+    "bisect": (
+        "sweeps.verbs.bisect",
+        "run a job with one thing changed at a time, to see which change its death follows",
+    ),
     "sweep": (
-        "sweep",
+        "sweeps.verbs.sweep",
         "run a sweep without dying of memory: trials that fit, a smaller plan after a death, resumed after a kill",
     ),
     "fix": ("fix", "what to change in a run's files so that it fits: a diff; --apply writes it, --undo"),
@@ -83,11 +93,17 @@ _GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
 
+def module_of(verb: str) -> Any:
+    """The verb's module; raises ``OomproofError`` where its island is not installed."""
+    island, _, name = VERBS[verb][0].rpartition(".verbs.")
+    return island_part(island, f"verbs.{name}") if island else importlib.import_module(f"oomproof.cli.{name}")
+
+
 def parser_of(verb: str) -> tuple[CommandParser, Callable[[Any], int]]:
     """Its parser and what it does; no other verb's module is imported: `run` must start fast."""
     from oomproof.cli.command_parser import CommandParser
 
-    module = importlib.import_module(f"oomproof.cli.{VERBS[verb][0]}")
+    module = module_of(verb)
     parser = CommandParser(prog=f"oomproof {verb}", description=module.__doc__)
     module.prepare_parser(parser)
     return parser, module.run

@@ -48,9 +48,9 @@ def admit(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None])
 
 def _size_first(run: run_folders.Run, order: Order, folder: str, on_waiting: Callable[[str], None]) -> None:
     """--need auto. Meanwhile the run is listed as waiting, and Ctrl-C or `oomproof stop` ends it."""
+    from oomproof.islands import island_part
     from oomproof.machine import processes
     from oomproof.runner.waiting_run import ListedAsWaiting
-    from oomproof.sizing import need_auto
 
     me = os.getpid()
 
@@ -64,7 +64,7 @@ def _size_first(run: run_folders.Run, order: Order, folder: str, on_waiting: Cal
         on_waiting(text)
 
     with ListedAsWaiting(run, None, (me, processes.start_time(me))) as waiting:
-        sized = need_auto.find(order.argv, folder, order.asked.ledger, say, begins)
+        sized = island_part("sizing", "need_auto").find(order.argv, folder, order.asked.ledger, say, begins)
     order.asked.sized, order.predicted = sized.need, sized.predicted
     if order.chosen.gpu_share and sized.need is not None and order.asked.gpu_need is None:
         order.asked.gpu_need = sized.need.gpu

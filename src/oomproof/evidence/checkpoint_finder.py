@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from oomproof.data.file_formats import load_cost
 from oomproof.errors import OomproofError
+from oomproof.islands import island_part
 from oomproof.leaf.command_lines import output_folder
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.state_files import load
@@ -212,11 +212,17 @@ def _has_all_parts(index: Path) -> bool:
 
 
 def _file_is_whole(path: Path) -> bool:
-    """By its header: a directory at its end, tensors that end where the file does. What has neither is taken as it is."""
+    """By its header: a directory at its end, tensors that end where the file does. A file with neither counts as whole, and so does every file without the island that reads headers."""
     if path.suffix not in _FILES:
         return True
     try:
-        load_cost(str(path))
-    except OomproofError as error:
-        return "is a zip without" in error.message  # arrays or tensors: whole, and of nobody we know
+        formats = island_part("sizing", "data.file_formats")
+    except OomproofError:
+        return True
+    try:
+        formats.load_cost(str(path))
+    except formats.UnknownZip:
+        return True
+    except OomproofError:
+        return False
     return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.data.source_file import BadFile, file_size, open_source
 from oomproof.recording.json_text import parse
+from oomproof.sizing.data.source_file import BadFile, file_size, open_source
 from oomproof.units import MIB, format_size
 
 _LONGEST = 64 * MIB  # the index of the largest models (a hundred thousand tensors) has 10 MiB

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from oomproof.data.load_cost import Part
 from oomproof.leaf.kv_cache import Call, Layer, Layout, layout_of, need_of
 from oomproof.records import dataclass
+from oomproof.sizing.data.load_cost import Part
 from oomproof.sizing.json_source import whole_number
 
 # bytes of a cached number; q8_0 and q4_0 as llama.cpp packs them: 32 numbers and a scale

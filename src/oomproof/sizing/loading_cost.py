@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oomproof.data.load_cost import call
 from oomproof.records import dataclass
+from oomproof.sizing.data.load_cost import call
 from oomproof.sizing.model_weights import Weights
 from oomproof.sizing.quantized_weights import bytes_as
 

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from oomproof.data.source_file import BadFile
 from oomproof.errors import OomproofError
 from oomproof.records import dataclass
+from oomproof.sizing.data.source_file import BadFile
 from oomproof.sizing.json_source import read_object, whole_number
 
 _MODEL_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oomproof.data.source_file import BadFile, open_source
 from oomproof.errors import USAGE, OomproofError
 from oomproof.records import dataclass
 from oomproof.sizing import local_stores
+from oomproof.sizing.data.source_file import BadFile, open_source
 from oomproof.sizing.json_source import read_object
 
 _DOWNLOAD = "download or copy the folder again"

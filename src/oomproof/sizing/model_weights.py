@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oomproof.data.file_formats import load_cost
-from oomproof.data.gguf_header import read_header
-from oomproof.data.load_cost import LoadCost, Part
-from oomproof.data.source_file import BadFile, open_source
 from oomproof.records import dataclass, replace
+from oomproof.sizing.data.file_formats import load_cost
+from oomproof.sizing.data.gguf_header import read_header
+from oomproof.sizing.data.load_cost import LoadCost, Part
+from oomproof.sizing.data.source_file import BadFile, open_source
 from oomproof.sizing.json_source import read_object
 
 _OPTIMIZER = re.compile(r"exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|square_avg|exp_inf")

@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from oomproof.data.gguf_header import GGML
-from oomproof.data.load_cost import Part
+from oomproof.sizing.data.gguf_header import GGML
+from oomproof.sizing.data.load_cost import Part
 from oomproof.sizing.model_weights import Weights
 
 _BLOCKS = {name: (numbers, size) for name, numbers, size in GGML.values()}

@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
+from oomproof.islands import island_part
 from oomproof.records import replace
 from oomproof.sweeps.optuna_engine import engine_of
 from oomproof.sweeps.search_space import key_of, shown
@@ -234,10 +235,9 @@ class SweepLoop:
 
     def _size(self, trial: Trial, action: Action) -> None:
         """--need auto, once for each size."""
-        from oomproof.sizing import need_auto  # only where it was asked for
-
         words, parameters = self._template.words, self._template.parameters
         command = command_of(words, parameters, action.values, self._further(trial, action), os.devnull)
+        need_auto = island_part("sizing", "need_auto")
         predicted = need_auto.find(command, self.order.cwd, None, self._tell, self._tell).predicted or {}
         figures = {place: predicted[place] for place in ("host", "gpu") if predicted.get(place)}
         self._record(SIZED, shape=shape_json(shape_of({**action.values, **action.further})), **figures)

@@ -359,8 +359,8 @@ def test_nothing_but_the_standard_library_is_needed_to_look() -> None:
     """psutil is for macOS; NVML is asked only where a driver is."""
     code = (
         "import sys; sys.modules.update(psutil=None, rich=None, pynvml=None)\n"
-        "from oomproof.cli.main import VERBS, main\n"
-        "for module, _ in VERBS.values(): __import__('oomproof.cli.' + module)\n"
+        "from oomproof.cli.main import VERBS, main, module_of\n"
+        "for verb in VERBS: module_of(verb)\n"
         "sys.exit(main(['check']))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers_models import LLAMA_8B, LLAMA_8B_CONFIG, LLAMA_GGUF, llama_gguf, llama_shapes
 
-from oomproof.data.load_cost import Part
+from oomproof.sizing.data.load_cost import Part
 from oomproof.sizing.kv_sizes import KvCache, Wanted, cache_of_config, cache_of_gguf
 from oomproof.sizing.model_weights import read_weights
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers_models import LLAMA_8B, llama_shapes, sparse_safetensors
 
-from oomproof.data.load_cost import Part
+from oomproof.sizing.data.load_cost import Part
 from oomproof.sizing.model_weights import Weights, read_weights
 from oomproof.sizing.quantized_weights import TYPES, bytes_as
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.cli import rehearse as verb
 from oomproof.cli.main import main
-from oomproof.reports import rehearsal_report as report
 from oomproof.sizing import rehearsing
 from oomproof.sizing.rehearsing import Batch, Looks, OutOfMemory, PhasePeak, Rehearsal
+from oomproof.sizing.screens import rehearsal_report as report
+from oomproof.sizing.verbs import rehearse as verb
 from oomproof.sizing.virtual_gpu.sample_sizes import largest_batch, largest_possible, padded, sample_size
 from oomproof.sizing.watched_child import Watched
 

@@ -1,0 +1,142 @@
+"""The header of a GGUF file: its metadata (layers, heads, context) and its directory of tensors. No weight is read."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from oomproof.records import dataclass
+from oomproof.sizing.data.load_cost import Part
+from oomproof.sizing.data.source_file import CUT, BadFile, claimed, file_size, read_exactly
+from oomproof.units import format_size
+
+# ggml's types: (name, numbers in a block, bytes of a block), by their number in the file; from ggml.h and gguf-py's constants
+GGML = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+}  # fmt: skip
+_NUMBERS = {
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
+_STRING, _ARRAY = 8, 9
+# a header that claims more is damaged: entries of metadata, tensors, texts in a list (vocabularies have 256 Ki), numbers in one
+_MOST_ENTRIES, _MOST_TENSORS, _MOST_TEXTS, _MOST = 1 << 14, 1 << 20, 1 << 20, 1 << 24
+_LONGEST_NAME = 65535  # of a key; of a tensor 64
+_LONG = 4096  # entries: longer lists are vocabularies, of which only the length is of use
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """``metadata``: numbers, texts and short lists of numbers; ``lengths``: of all lists."""
+
+    version: int
+    metadata: Mapping[str, Any]
+    lengths: Mapping[str, int]
+    tensors: tuple[Part, ...]
+
+
+class _GgufReader:
+    """Reads the fields of a GGUF header in order."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self.file, self.path, self.size = file, path, file_size(file)
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, read_exactly(self.file, struct.calcsize(form), self.path))[0]
+
+    def count(self, most: int = _MOST) -> int:
+        value = int(self.number("<Q"))
+        if value > min(most, self.size):
+            raise BadFile(self.path, f"its header claims {value:,} entries: {CUT}")
+        return value
+
+    def text(self) -> str:
+        return read_exactly(self.file, self.count(), self.path).decode("utf-8", "replace")
+
+    def name(self) -> str:
+        text = self.text()
+        if not 0 < len(text) <= _LONGEST_NAME:
+            raise BadFile(self.path, f"has an entry with a name of {len(text):,} letters: {CUT}")
+        return text
+
+    def value(self, kind: int) -> Any:
+        """A number or a text; a list as ``_List``."""
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY:
+            inner = int(self.number("<I"))
+            # lists of lists may stand in a GGUF; nobody writes them
+            count = self.count(_MOST if inner in _NUMBERS else _MOST_TEXTS if inner == _STRING else _LONG)
+            if inner in _NUMBERS:
+                return _List(count, self._numbers(_NUMBERS[inner], count))
+            for _ in range(count):
+                self.value(inner)
+            return _List(count, ())
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind])
+        raise BadFile(self.path, f"has a value of the unknown type {kind}", "it may be of a newer version")
+
+    def _numbers(self, form: str, count: int) -> tuple[Any, ...]:
+        size = struct.calcsize(form) * count
+        if count > _LONG:
+            self.file.seek(size, 1)
+            return ()
+        return struct.unpack(f"<{count}{form[1]}", read_exactly(self.file, size, self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    length: int
+    numbers: tuple[Any, ...]
+
+
+def read_header(file: BinaryIO, path: str) -> GgufHeader:
+    """Raises ``BadFile`` for one that is damaged, cut short or of a version that is not known."""
+    reader = _GgufReader(file, path)
+    reader.number("<I")  # the magic
+    version = reader.number("<I")
+    if version not in (2, 3):
+        raise BadFile(path, f"is GGUF of version {version}; known are 2 and 3", "convert it again")
+    count, entries = reader.count(_MOST_TENSORS), reader.count(_MOST_ENTRIES)
+    metadata: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    try:
+        for _ in range(entries):
+            name = reader.name()
+            value = reader.value(int(reader.number("<I")))
+            if isinstance(value, _List):
+                lengths[name] = value.length
+                if value.numbers:
+                    metadata[name] = value.numbers
+            else:
+                metadata[name] = value
+        tensors = tuple(_tensor(reader) for _ in range(count))
+    except RecursionError:
+        raise BadFile(path, "has a damaged GGUF header", "check what wrote it") from None
+    total = sum(part.bytes or 0 for part in tensors)
+    if total > reader.size:
+        raise BadFile(
+            path,
+            f"its header claims {claimed(total)} of tensors, the file has {format_size(reader.size)}: {CUT}",
+        )
+    return GgufHeader(version, metadata, lengths, tensors)
+
+
+def _tensor(reader: _GgufReader) -> Part:
+    name, dimensions = reader.name(), int(reader.number("<I"))
+    if dimensions > 8:
+        raise BadFile(reader.path, f"has a tensor of {dimensions} dimensions: {CUT}")
+    shape = tuple(int(reader.number("<Q")) for _ in range(dimensions))
+    kind = int(reader.number("<I"))
+    reader.number("<Q")  # its offset
+    if kind not in GGML:
+        return Part(name, f"type {kind}", shape, None)
+    type_name, block, size = GGML[kind]
+    return Part(name, type_name, shape, math.prod(shape) // block * size)

@@ -1,0 +1,1 @@
+"""Experiments: one thing changed at a time (`oomproof bisect`)."""

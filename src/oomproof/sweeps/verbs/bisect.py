@@ -1,0 +1,211 @@
+"""Runs a job with one thing changed at a time, and says which of them its death by memory follows.
+
+Each experiment is an `oomproof run` of its own, one after the other: the baseline (the first value of each factor), then one
+factor changed at a time, then, where none of them turns the outcome, two at a time. A death counts by the verdict's cause;
+what fails for another reason counts neither as dying nor as living.
+
+  oomproof bisect --vary bs=32,8,4 --vary accum=16,1 -- \\
+      python train.py --bs {bs} --accum {accum}
+  oomproof bisect --limit 8G --max-time 10m --vary workers=8,0 -- \\
+      python train.py --workers {workers}
+  oomproof bisect --vary bs=32,8 --env OMP_NUM_THREADS=1 -- \\
+      python train.py --bs {bs}
+  oomproof bisect --vary fast=--fast, -- python train.py {fast}     with the switch, and without
+  oomproof bisect --resume ...                                  the same again: what has ended is not run twice
+
+{bs} in the command is replaced by the value; {{bs}} is {bs} as it stands. No shell reads it. Every other setting of `run`
+comes from oomproof.toml or OOMPROOF_*.
+
+Exit status: 0 when the death follows one of the factors, or some of them together; 1 when it follows none of them, or
+nothing could be compared; 130 interrupted; that of `oomproof run` where an experiment could not be started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+
+from oomproof.diagnosis.conclusion import conclude_once
+from oomproof.errors import INTERRUPTED, USAGE, OomproofError
+from oomproof.printable import tell_line, terminal_columns
+from oomproof.recording.run_folders import Run, list_runs
+from oomproof.reports.run_tables import summarize
+from oomproof.runner.run_flags import limit, seconds
+from oomproof.sweeps.experiments.experiment_conclusion import eliminate, settings
+from oomproof.sweeps.experiments.experiment_outcome import outcome_of
+from oomproof.sweeps.experiments.experiment_plan import (
+    FAILED,
+    Experiment,
+    Factor,
+    Values,
+    most_experiments,
+    next_experiment,
+)
+from oomproof.sweeps.screens.experiment_table import as_json, as_markdown, as_text, end_of
+from oomproof.sweeps.verbs.experiment_run import run_experiment
+from oomproof.sweeps.verbs.vary_flags import UNSET, environment_of, factors_of, filled, run_name
+from oomproof.units import parse_duration
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "oomproof bisect [options] -- CMD ..."
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="a factor and its values, the baseline's first; {NAME} in the command is replaced (\\, is a comma)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="the same for an environment variable; one value alone is compared with unset",
+    )
+    parser.add_argument(
+        "--limit", metavar="SIZE", help="of each experiment, such as 8G (default: as for run)"
+    )
+    parser.add_argument(
+        "--max-time",
+        metavar="TIME",
+        help="end an experiment that lived this long, such as 10m (default: never)",
+    )
+    parser.add_argument(
+        "--grace", metavar="SECONDS", help="time to save between asking and ending (default 30)"
+    )
+    parser.add_argument("--all", action="store_true", help="every combination of the values")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="take over experiments that have ended, instead of running them again",
+    )
+    parser.add_argument("--json", action="store_true", help="print schema 1 JSON")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, for a report")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise OomproofError(
+            "no command to run", "oomproof bisect --vary bs=32,8 -- python train.py --bs {bs}", USAGE
+        )
+    if arguments.json and arguments.markdown:
+        raise OomproofError("--json and --markdown exclude each other", "give one of them", USAGE)
+    factors = factors_of(arguments.vary, arguments.env, command)
+    series = _Series(arguments, factors, command)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        series.run()
+    except (OomproofError, KeyboardInterrupt) as error:
+        if series.done or isinstance(error, KeyboardInterrupt):
+            _print(arguments, factors, series.done, complete=False)
+        if isinstance(error, KeyboardInterrupt):
+            tell_line("interrupted; the same command with --resume continues")
+            return INTERRUPTED
+        raise
+    _print(arguments, factors, series.done, complete=True)
+    return 0 if eliminate(factors, series.done).follows else 1
+
+
+class _Series:
+    """The experiments of one command, one after the other."""
+
+    def __init__(self, arguments: argparse.Namespace, factors: list[Factor], command: list[str]) -> None:
+        self.factors, self.command = factors, command
+        self.everything, self.resume = arguments.all, arguments.resume
+        self.done: list[Experiment] = []
+        self._flags: list[str] = []
+        self._max_time = _max_time(arguments.max_time)
+        for flag, check in (("limit", limit), ("grace", seconds("--grace"))):
+            if (value := getattr(arguments, flag)) is not None:
+                check(value)
+                self._flags += [f"--{flag}", value]
+        self._identity = [arguments.limit or "", os.getcwd()]
+
+    def run(self) -> None:
+        for factor in self.factors:
+            if factor.is_env and factor.values[0] == UNSET and factor.name in os.environ:
+                tell_line(f"{factor.name} is set in your environment; the baseline is without it")
+        if self._max_time is None:
+            tell_line("no --max-time: each experiment runs to its own end")
+        while (values := next_experiment(self.factors, self.done, self.everything)) is not None:
+            number = f"experiment {len(self.done) + 1}"
+            most = most_experiments(self.factors, self.everything)
+            tell_line(f"{number} of at most {most}: {settings(self.factors, values)}")
+            experiment = self._experiment(values)
+            self.done.append(experiment)
+            tell_line(f"{number}: {end_of(experiment)}")
+
+    def _experiment(self, values: Values) -> Experiment:
+        words = filled(self.command, self.factors, values)
+        name = run_name(self.factors, values, [*self._identity, *words])
+        if self.resume and (earlier := self._earlier(values, name)):
+            return earlier
+        environment = environment_of(self.factors, values, dict(os.environ))
+        run, timed_out = run_experiment(name, self._flags, words, environment, self._max_time, tell_line)
+        return _experiment_of(values, run, timed_out)
+
+    def _earlier(self, values: Values, name: str) -> Experiment | None:
+        """The newest of that name that ended by itself, or lived as long as it is to live now; the script unchanged."""
+        for run in list_runs():
+            if run.info.get("name") != name or run.state() != "ended" or summarize(run).script_changed:
+                continue
+            experiment = _experiment_of(values, run, self._lived_long_enough(run), earlier=True)
+            if experiment.outcome != FAILED:
+                return experiment
+        return None
+
+    def _lived_long_enough(self, run: Run) -> bool:
+        """Stopped, but not before its time was over: not by a Ctrl-C."""
+        lasted = summarize(run).seconds
+        if lasted is None or self._max_time is None or lasted < self._max_time:
+            return False
+        return conclude_once(run).verdict.kind.stopped_by == "person"
+
+
+def _max_time(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not (seconds_given := parse_duration(text)):
+        raise OomproofError(f"--max-time {text} leaves no time", "give a time, such as 10m", USAGE)
+    return seconds_given
+
+
+def _experiment_of(values: Values, run: Run, timed_out: bool, earlier: bool = False) -> Experiment:
+    conclusion = conclude_once(run)
+    summary = summarize(run, conclusion)
+    outcome, end = outcome_of(conclusion.verdict, timed_out)
+    return Experiment(
+        values,
+        outcome,
+        end,
+        cause=conclusion.cause,
+        headline=conclusion.verdict.headline,
+        seconds=summary.seconds,
+        peak=summary.peaks.use,
+        gpu_peak=summary.peaks.gpu,
+        run=run.id,
+        name=run.name,
+        timed_out=timed_out,
+        earlier=earlier,
+    )
+
+
+def _print(
+    arguments: argparse.Namespace, factors: list[Factor], done: list[Experiment], *, complete: bool
+) -> None:
+    if arguments.json:
+        text = json.dumps(as_json(factors, done, complete), indent=2)
+    elif arguments.markdown:
+        text = as_markdown(factors, done)
+    else:
+        text = as_text(factors, done, terminal_columns(100))
+    print(text, flush=True)
