@@ -31,7 +31,7 @@ TOLD_APART = {
     "diagnosis/rules/segfault.py",
     "diagnosis/rules/text_failure.py",
     "diagnosis/rules/outside_signal.py",
-    "fitting/oom_errors.py",  # two that a log cannot call memory, and a smaller batch can
+    "sizing/fitting/oom_errors.py",  # two that a log cannot call memory, and a smaller batch can
 }
 
 
