@@ -11,8 +11,7 @@ import contextlib
 import os
 import re
 import sys
-
-from oomproof.leaf.light_typing import IO, Any, TextIO
+from typing import IO, Any, TextIO
 
 # C0 but newline and tab, DEL, C1, line separators, marks that reorder or hide text, halves of surrogates (bytes that are
 # no text). Joiners of letters and emoji stay.

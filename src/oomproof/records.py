@@ -8,7 +8,7 @@ known; there is no inheritance of fields. A type checker sees the standard libra
 
 from __future__ import annotations
 
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import asdict, dataclass, field, fields, replace

@@ -8,9 +8,9 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
-from oomproof.leaf.light_typing import Any
 
 SYSTEM = Path("/etc/oomproof/config.toml")
 _WHOSE = "settings are read from files of yours or root's that no other user may write"

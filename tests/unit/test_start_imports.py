@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 # Other modules bring a part of the standard library along: `ast` takes as long as ten of ours, `records.py` is there to do
-# without `dataclasses` and `inspect`, `locale` is 0.4 MiB of a guard at rest, `datetime` (of sqlite3) and `urllib.parse` with
-# `ipaddress` (of pathlib before Python 3.13) are 0.7.
-_STANDARD = {"ast", "dataclasses", "datetime", "inspect", "ipaddress", "locale", "tomllib", "urllib.parse"}
+# without `dataclasses` and `inspect`, `locale` is 0.4 MiB of a guard at rest, `datetime` (of sqlite3) is 0.4.
+_STANDARD = {"ast", "dataclasses", "datetime", "inspect", "locale", "tomllib"}
 _ONLY_FOR_CARDS = {"oomproof.guard.gpu_pause", "oomproof.machine.cuda_checkpoint"}
 _ONLY_FOR_LEAKS = {
     "oomproof.diagnosis.data_copies",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from oomproof.leaf.light_typing import Any
+from typing import Any
+
 from oomproof.records import dataclass
 from oomproof.units import format_duration
 

@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from oomproof.alerts.alert import END, Alert
 from oomproof.alerts.receivers import OFF, AlertSettings
 from oomproof.leaf import start_by_path
-from oomproof.leaf.light_socket import socket
-from oomproof.leaf.light_typing import Any
 from oomproof.machine.host_identity import host_name
 from oomproof.records import asdict
 

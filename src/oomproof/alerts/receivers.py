@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.records import dataclass, field
 
 WEBHOOKS = ("slack", "discord", "ntfy", "json")

@@ -16,12 +16,12 @@ import argparse
 import os
 import signal
 import sys
+from typing import Any
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import run_in_background
 from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.errors import USAGE, OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.recording import run_folders
 from oomproof.records import replace
 from oomproof.runner.admission_request import Asked

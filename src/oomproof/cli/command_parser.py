@@ -6,9 +6,9 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
-from oomproof.leaf.light_typing import Any
 from oomproof.printable import terminal_columns
 
 # argparse looks for translations of its headings, of which there are none, by way of `locale`: 0.4 MiB and a millisecond.

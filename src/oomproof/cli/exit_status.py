@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from oomproof.alerts.alert import QUIET
 from oomproof.alerts.alert_channel import WAIT_AT_END, Alerts
 from oomproof.errors import NOT_NOW, OUR_FAILURE
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.run_folders import Run
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
@@ -35,7 +36,6 @@ from oomproof.guard.machine_guard import CARDS_EVERY, MachineGuard
 from oomproof.guard.machine_guard import run as run_guard
 from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import JobKey
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.machine import daemon_thresholds, daemons, nvidia

@@ -9,12 +9,11 @@ import os
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
-from oomproof.cli.freed_modules import PARSER, allow, free_modules
 from oomproof.errors import INTERRUPTED, MORE_FILES, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.islands import island_part
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.printable import MessageStream, PrintableStream, allow_any_text, tell
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 ALIVE_RUNS = "alive"  # behind it: only those that have not ended
-_GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
 
@@ -168,7 +166,6 @@ def _leave(status: int) -> None:
 def _main(argv: list[str] | None) -> int:
     if argv is None:
         argv = sys.argv[1:]
-        allow()
     try:
         return obey(argv)
     except OomproofError as error:
@@ -209,8 +206,7 @@ def obey(argv: list[str]) -> int:
     if verb not in VERBS:
         raise _unknown(word, argv)
     arguments, act = _parsed(verb, words)
-    if verb in _GUARDS:
-        free_modules(PARSER)
+    gc.collect()  # the parser refers to itself, and a guard may live for weeks
     return int(act(arguments))
 
 

@@ -25,10 +25,9 @@ alone: no guard, no limit, no recording.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from oomproof.cli.freed_modules import SETTINGS, free_modules
 from oomproof.errors import USAGE, OomproofError
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, truth
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
     disabled = truth(os.environ.get("OOMPROOF_DISABLE", ""))
     chosen = None if disabled else of_run(vars(arguments))
-    free_modules(SETTINGS)
-    from oomproof.cli.run_command import run_alone, run_command  # takes the place of what was freed
+    from oomproof.cli.run_command import run_alone, run_command
 
     return run_alone(argv, arguments) if chosen is None else run_command(argv, chosen, arguments)

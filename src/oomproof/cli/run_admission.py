@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from oomproof.errors import NOT_NOW, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import script_of
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.printable import folded_message, message_width, printable
 from oomproof.recording import run_folders
 from oomproof.records import replace

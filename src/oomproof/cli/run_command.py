@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import Announce, run_in_background
@@ -14,7 +15,6 @@ from oomproof.cli.run_admission import look_for_twins, tell
 from oomproof.cli.run_end import GAVE_UP, finish, refusal_in
 from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_run
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.recording import run_folders
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import replace

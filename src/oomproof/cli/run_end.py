@@ -8,11 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.cli.run_admission import tell, tell_as_is
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.run_folders import Run, fixes_were_applied
 from oomproof.records import dataclass
 from oomproof.runner.front import FORWARDED

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from oomproof.leaf.light_typing import TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_duration, format_size
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from oomproof.guard.view import UnmanagedView
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.machine import processes
 
 if TYPE_CHECKING:

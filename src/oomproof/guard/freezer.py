@@ -12,8 +12,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import processes
 from oomproof.recording import state_files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
 from oomproof.recording import state_files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_actions import Actions
@@ -16,8 +17,10 @@ from oomproof.ledger import live_runs as ledger
 from oomproof.ledger.live_runs import LiveRun
 from oomproof.machine.cgroups import JobMemory
 from oomproof.machine.clock import boottime
-from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
+
+if TYPE_CHECKING:
+    from oomproof.recording.writer import Writer  # a guard of the machine does without SQLite
 
 # What fails is named so once, with what that means.
 RECORDING, NO_ROWS = "the recording", "rows are missing, the guard continues"

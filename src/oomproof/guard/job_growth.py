@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from oomproof.guard.detect_limit import EARLY_SHARE, OUTGROWN
 from oomproof.guard.view import Settings
-from oomproof.leaf.light_typing import Any
 from oomproof.trend import growth
 from oomproof.units import MIB
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.process_tree import ProcessTree
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import cache_faults, processes
 from oomproof.machine.cache_faults import CacheFaults

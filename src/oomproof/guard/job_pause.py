@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oomproof.guard import freezer
 from oomproof.guard.guard_actions import TaskThread
 from oomproof.guard.job_handle import Job
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.attempt import Attempt
 from oomproof.units import format_size
 

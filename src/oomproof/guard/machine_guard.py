@@ -7,6 +7,7 @@ import select
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.guard import poll_interval
 from oomproof.guard.best_effort import BestEffort
@@ -16,7 +17,6 @@ from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import LOOK_SECONDS, Choice, Tell, UnmanagedGuard, is_filling
 from oomproof.guard.view import JobKey, Settings, View, is_near
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.cgroups import JobMemory

@@ -6,8 +6,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.machine import cgroups
 from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter

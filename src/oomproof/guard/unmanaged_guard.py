@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
 from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
-from oomproof.leaf.light_typing import TYPE_CHECKING
 from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.machine import processes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
-from oomproof.leaf.light_typing import TYPE_CHECKING, Literal
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
 

@@ -6,8 +6,8 @@ import os
 import struct
 from collections import deque
 from pathlib import Path
+from typing import Any
 
-from oomproof.leaf.light_typing import Any
 from oomproof.ledger.live_runs import RUNS, WHEN, WHEN_AT, LiveRun, put
 from oomproof.trend.growth import expected_growth, expected_lift
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER

@@ -7,8 +7,8 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.machine import processes
 from oomproof.recording.schema import storable

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.ledger.ledger_file import (
     GET_ENTRIES,

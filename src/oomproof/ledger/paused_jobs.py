@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.machine import processes

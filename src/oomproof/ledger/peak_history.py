@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording import spill_record

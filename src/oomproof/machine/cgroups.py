@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
-from oomproof.leaf.light_typing import Protocol
 from oomproof.records import dataclass
 
 

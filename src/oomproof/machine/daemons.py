@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Protocol
 
-from oomproof.leaf.light_typing import Protocol
 from oomproof.leaf.proc_files import name_of
 from oomproof.records import dataclass
 

@@ -14,8 +14,8 @@ import subprocess
 import sys as system
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import read_text
 from oomproof.records import asdict, dataclass
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from oomproof.leaf import attempt_names
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any, Protocol, overload
 from oomproof.recording import json_shapes
 from oomproof.recording.state_files import append_line, load, read_json, read_lines
 from oomproof.records import dataclass

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-from oomproof.leaf.light_typing import Any
+from typing import Any
 
 Shape = Any  # a type, [shape of each], {name: shape}; the name ... stands for all others
 

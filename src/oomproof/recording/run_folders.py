@@ -7,10 +7,10 @@ import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.leaf import attempt_names
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id

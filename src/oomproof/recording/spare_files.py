@@ -9,10 +9,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.leaf import attempt_names
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import is_own_folder, replace_file
 from oomproof.recording.runtime_folder import known_folders, runtime_folder
 from oomproof.recording.state_files import read_json

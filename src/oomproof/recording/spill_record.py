@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 from oomproof.leaf.attempt_names import SPILL
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.state_files import read_json
 from oomproof.records import dataclass

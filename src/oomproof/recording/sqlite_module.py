@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from oomproof.leaf.light_typing import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,9 +10,9 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import MORE_FILES, OUR_FAILURE, OomproofError
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import append, replace_file
 from oomproof.recording.json_text import parse
 

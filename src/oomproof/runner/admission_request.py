@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.command_lines import command_key
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_entries import ADMITTED, WAITING, Entry, Peak, with_started
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger

@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import environment as environment_of
 from oomproof.machine import cgroups, processes, wait_status
 from oomproof.machine.clock import boottime

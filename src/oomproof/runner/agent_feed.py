@@ -10,15 +10,15 @@ import json
 import math
 import os
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW, UNSENT
-from oomproof.leaf.light_socket import socket
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import memory

@@ -7,12 +7,12 @@ import json
 import os
 import selectors
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from oomproof.leaf.light_socket import socket
-from oomproof.leaf.light_typing import Any
 from oomproof.printable import one_line
 from oomproof.records import dataclass, field
 from oomproof.runner import keeper, limit_backends

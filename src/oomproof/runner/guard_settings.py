@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
-from oomproof.leaf.light_typing import Any
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.needs import AT_LEAST, SPILL_ONLY
 from oomproof.runner.run_flags import RunSettings

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, MORE_FILES, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
-from oomproof.leaf.light_socket import socket
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, processes, systemd_manager
 from oomproof.recording.attempt import Attempt

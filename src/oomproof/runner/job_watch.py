@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.best_effort import BestEffort
@@ -15,7 +16,6 @@ from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.view import Settings
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any, TypeVar
 from oomproof.leaf.small_files import append
 from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import nvidia, processes

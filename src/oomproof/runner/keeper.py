@@ -15,6 +15,7 @@ import os
 import resource
 import selectors
 import signal
+import socket
 import sys
 import time
 
@@ -29,7 +30,6 @@ from oomproof.leaf.attempt_names import (
     PAUSED,
     STARTED,
 )
-from oomproof.leaf.light_socket import send_fds, socket
 from oomproof.leaf.proc_files import (
     boottime,
     children,
@@ -172,7 +172,7 @@ class Keeper:
         held.update({name: fd for name, fd in (("slave", self.slave), ("lock", self.lock)) if fd is not None})
         news = json.dumps({"streams": list(held)}).encode()
         try:
-            send_fds(self.front, HEADER.pack(b"J", len(news)) + news, list(held.values()))
+            socket.send_fds(self.front, [HEADER.pack(b"J", len(news)) + news], list(held.values()))
             kind, _ = receive_frame(self.front)
         except (EOFError, OSError) as error:
             raise FrontGone from error

@@ -6,9 +6,8 @@ front → keeper   J spec (first), with files the job gets as they are   G go: i
 
 from __future__ import annotations
 
+import socket
 import struct
-
-from oomproof.leaf.light_socket import recv_fds, send_fds, socket
 
 HEADER = struct.Struct("!cI")
 
@@ -18,7 +17,7 @@ def send_frame(sock: socket.socket, kind: bytes, payload: bytes) -> None:
 
 
 def send_with_fds(sock: socket.socket, kind: bytes, payload: bytes, fds: list[int]) -> None:
-    send_fds(sock, HEADER.pack(kind, len(payload)), fds)
+    socket.send_fds(sock, [HEADER.pack(kind, len(payload))], fds)
     sock.sendall(payload)
 
 
@@ -39,7 +38,7 @@ def receive_frame(sock: socket.socket) -> tuple[bytes, bytes]:
 
 def receive_with_fds(sock: socket.socket) -> tuple[bytes, bytes, list[int]]:
     """A frame and the descriptors that came with it."""
-    header, fds = recv_fds(sock, HEADER.size, 16)
+    header, fds, _, _ = socket.recv_fds(sock, HEADER.size, 16)
     header += receive_exactly(sock, HEADER.size - len(header)) if header else receive_exactly(sock, 1)
     kind, size = HEADER.unpack(header)
     return kind, receive_exactly(sock, size), fds

@@ -6,8 +6,7 @@ steps and the output, and tells the same figures to everybody."""
 from __future__ import annotations
 
 import json
-
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import subprocess

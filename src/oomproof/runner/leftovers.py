@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
 import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_socket import socket
 from oomproof.machine import cgroups
 from oomproof.recording import run_folders, spare_files
 from oomproof.recording.runtime_folder import runtime_folder

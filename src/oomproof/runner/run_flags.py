@@ -14,11 +14,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from oomproof.alerts import receivers
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.view import PAUSE_MAX
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.recording.secrets import mask_argv, mask_text
 from oomproof.records import dataclass, field, replace
 from oomproof.settings import PERSONAL, Resolved, names_of, renamed, resolve

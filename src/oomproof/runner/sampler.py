@@ -6,13 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import Job
 from oomproof.guard.poll_interval import SAMPLE_STILL
 from oomproof.leaf.command_lines import SHELLS
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter

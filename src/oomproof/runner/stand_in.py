@@ -12,6 +12,7 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_socket import socket
 from oomproof.machine import processes, wait_status
 from oomproof.recording import run_folders, state_files
 from oomproof.recording.spare_files import spare_folders

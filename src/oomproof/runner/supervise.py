@@ -9,13 +9,13 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.guard_actions import action_record
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
-from oomproof.leaf.light_typing import TYPE_CHECKING, Any
 from oomproof.ledger import live_runs
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from oomproof.leaf.attempt_names import KEEPER_LOCK
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.proc_files import is_zombie, with_start
 from oomproof.leaf.small_files import hold_lock
 from oomproof.machine import processes

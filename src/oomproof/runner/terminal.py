@@ -8,8 +8,8 @@ import os
 import signal
 import termios
 import time
+from typing import Any
 
-from oomproof.leaf.light_typing import Any
 from oomproof.printable import folded_message, message_width, one_line, printable
 from oomproof.runner.followed_file import Followed
 

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from oomproof.leaf.attempt_names import TRACE_REQUEST
-from oomproof.leaf.light_typing import Any
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.clock import boottime
 from oomproof.recording.json_text import parse

@@ -10,9 +10,9 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.light_typing import Any, Self
 from oomproof.ledger.ledger_entries import Entry
 from oomproof.ledger.ledger_store import Ledger
 from oomproof.printable import as_message, one_line
