@@ -201,15 +201,17 @@ class UnmanagedGuard:
             self.state = done if ends else detect_unmanaged.failed(action, self.state)
             self.tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
             return
+        found = next((culprit for culprit in self.growth.culprits if culprit.key == key), None)
+        culprit = found or (self._resumed[key].culprit if key in self._resumed else None)
+        if culprit is None:
+            return
         if action.kind in (detect_unmanaged.TERM, detect_unmanaged.KILL):
             number = signal.SIGTERM if action.kind == detect_unmanaged.TERM else signal.SIGKILL
-            pauses.end(key, number)
+            pauses.end(culprit, number)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
             self.tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
             return
-        found = next((culprit for culprit in self.growth.culprits if culprit.key == key), None)
-        culprit = found or (self._resumed[key].culprit if key in self._resumed else None)
-        if culprit is None or culprit.tie:
+        if culprit.tie:
             return
         from oomproof.guard.unmanaged_pause import NOT_YET
 

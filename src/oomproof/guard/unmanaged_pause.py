@@ -22,7 +22,7 @@ from oomproof.guard import resumer
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.view import JobKey, UnmanagedView
-from oomproof.leaf.proc_files import is_stopped
+from oomproof.leaf.proc_files import is_stopped, owner_of
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
@@ -159,12 +159,14 @@ class UnmanagedPauses:
         with contextlib.suppress(OSError):  # it was killed: then it has nothing to forget
             self._send({"pid": key[0], "start": key[1], "over": True})
 
-    def end(self, key: JobKey, number: int) -> None:
-        """SIGTERM to its first process, SIGKILL to all of them; then it runs, if it was paused, to meet it."""
+    def end(self, culprit: Culprit, number: int) -> None:
+        """SIGTERM to its first process, SIGKILL to all of them; then it runs, if it was paused, to meet it. A process that
+        has become another user's by now gets no signal."""
+        key = culprit.key
         pids = [key[0]] if processes.is_alive(*key, self._proc) else []
         if number == signal.SIGKILL:
             pids += processes.descendants(key[0], self._proc) if pids else []
-        signal_all(pids, number)
+        signal_all((pid for pid in pids if owner_of(pid, self._proc) == culprit.job.uid), number)
         self.resume(key)
 
     def close(self) -> None:

@@ -51,18 +51,26 @@ MemoryMin=64M
 def unit(flags: list[str], system: bool) -> str:
     words = [*OWN_COMMAND, "guard", *(["--system"] if system else []), *flags]
     command = " ".join(_quoted(word) for word in words)
+    variables = "".join(
+        f"Environment={name}={_quoted(value)}\n" for name, value in _environment(system).items()
+    )
     return (
         f"{_MARK}[Unit]\nDescription=oomproof: pauses the job that fills this machine before anything dies\n\n"
-        f"[Service]\n{_found_by()}ExecStart={command}\nRestart=on-failure\nRestartSec=1\n{_SYSTEM if system else _USER}"
+        f"[Service]\n{variables}ExecStart={command}\nRestart=on-failure\nRestartSec=1\n{_SYSTEM if system else _USER}"
         f"\n[Install]\nWantedBy={'multi-user.target' if system else 'default.target'}\n"
     )
 
 
-def _found_by() -> str:
-    """Where Python finds us only by PYTHONPATH, as in a checkout, the service needs it too."""
+def _environment(system: bool) -> dict[str, str]:
+    """Where Python finds us only by PYTHONPATH, as in a checkout, the service needs it too.
+
+    A service of root imports nothing from a user's own packages, nor do the processes that it starts.
+    """
     path = os.environ.get("PYTHONPATH", "")
     ours = str(Path(oomproof.__file__).parent.parent)
-    return f"Environment=PYTHONPATH={_quoted(ours)}\n" if ours in path.split(os.pathsep) else ""
+    return ({"PYTHONPATH": ours} if ours in path.split(os.pathsep) else {}) | (
+        {"PYTHONNOUSERSITE": "1"} if system else {}
+    )
 
 
 def _quoted(word: str) -> str:
@@ -80,13 +88,9 @@ def folder(system: bool) -> Path:
 
 def refuse_others_code() -> None:
     """A service of root must not run what another user may change."""
-    for path in {os.path.realpath(sys.executable), os.path.dirname(os.path.abspath(oomproof.__file__))}:
-        status = os.stat(path)
-        if status.st_uid != 0 or status.st_mode & 0o022:
-            raise OomproofError(
-                f"{path} can be changed by another user than root, and a service of root would run it",
-                "install it where only root can write: sudo python3 -m venv /opt/oomproof && sudo /opt/oomproof/bin/pip install oomproof",
-            )
+    from oomproof.runner import trusted_code  # a running guard does not need it
+
+    trusted_code.refuse_others_code(sys.executable, _environment(system=True))
 
 
 def install(text: str, system: bool, desktop: Mapping[Path, str] | None = None) -> str:
