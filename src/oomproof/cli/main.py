@@ -77,7 +77,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "this machine": ("system", "guard"),
     "oomproof itself": ("config", "completion", "help"),
 }  # fmt: skip
-ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 ALIVE_RUNS = "alive"  # behind it: only those that have not ended
 _GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
@@ -178,7 +177,6 @@ def _main(argv: list[str] | None) -> int:
 
 def obey(argv: list[str]) -> int:
     word, words = (argv[0], argv[1:]) if argv else ("--help", [])
-    verb = ALIASES.get(word, word)
     if word in ("-h", "--help"):
         overview().print_help()
         return 0
@@ -190,10 +188,10 @@ def obey(argv: list[str]) -> int:
 
         print_names(alive=ALIVE_RUNS in words)
         return 0
-    if verb not in VERBS:
+    if word not in VERBS:
         raise _unknown(word, argv)
-    arguments, act = _parsed(verb, words)
-    if verb in _GUARDS:
+    arguments, act = _parsed(word, words)
+    if word in _GUARDS:
         free_modules(PARSER)
     return int(act(arguments))
 
@@ -214,7 +212,7 @@ def _unknown(word: str, argv: list[str]) -> OomproofError:
         return OomproofError(f"unknown flag {word!r}{did_you_mean(word, known)}", hint, USAGE)
     if word in ("show", "compare", "export", "rm", "prune"):
         return OomproofError(f"unknown verb {word!r}", f"oomproof runs {' '.join(argv)}", USAGE)
-    near = did_you_mean(word, [*VERBS, *ALIASES])
+    near = did_you_mean(word, VERBS)
     hint = "the verbs: oomproof --help"
     folders = ["", *os.get_exec_path()]
     if not near and any(os.path.isfile(os.path.join(folder, word)) for folder in folders):
