@@ -38,7 +38,6 @@ _NO_SETTINGS = {
 _FACTS = "OOMPROOF_ALERT_"  # what a command of --on-alert is told; a few settings begin alike
 # Commands, and whom something is sent to: a folder that somebody cloned must not name them.
 PERSONAL = frozenset(("on_alert", "on_end", "alert_desktop", "alert_webhook", "alert_mail"))
-OLD_NAMES = {"freeze_max": "pause_max"}  # still understood
 _said: set[str] = set()  # files whose being passed over was told
 
 
@@ -184,9 +183,8 @@ def _without_personal(path: Path, values: dict[str, Any], passed_over: PassedOve
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys as flags without dashes in front, under the names of today."""
-    plain = {str(key).replace("-", "_"): value for key, value in values.items()}
-    return {OLD_NAMES.get(key, key): value for key, value in plain.items()}
+    """Keys as flags without dashes in front, with underscores."""
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def file_settings(folder: Path | None = None) -> dict[str, Any]:
@@ -201,8 +199,7 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
 
 def where(path: Path, key: str, text: str = "") -> str:
     """The file, the line and what is there (the key), for whoever has to fix it."""
-    keys = "|".join(re.escape(word).replace("_", "[-_]") for word in names_of(key))
-    wanted = re.compile(rf"""\s*["']?(?:{keys})["']?\s*=""")
+    wanted = re.compile(rf"""\s*["']?{re.escape(key).replace("_", "[-_]")}["']?\s*=""")
     try:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if wanted.match(line):
@@ -263,7 +260,7 @@ def resolve(
         value = flags.get(name)
         if value is None and not (name == "stop_file" and "OOMPROOF_RUN" in os.environ):
             # inside another run OOMPROOF_STOP_FILE is that run's own, not a request for this one
-            value = _variable(name)
+            value = os.environ.get(f"OOMPROOF_{name.upper()}")
             if value is not None:
                 resolved._environment.add(name)
         if value is None:
@@ -276,21 +273,9 @@ def resolve(
     return resolved
 
 
-def names_of(name: str) -> list[str]:
-    """That of today, and older ones."""
-    return [name, *(old for old, new in OLD_NAMES.items() if new == name)]
-
-
-def _variable(name: str) -> str | None:
-    for word in names_of(name):
-        if (value := os.environ.get(f"OOMPROOF_{word.upper()}")) is not None:
-            return value
-    return None
-
-
 def _misspelt(names: set[str]) -> PassedOver:
     """Variables that are like a setting, and none."""
-    known = {f"OOMPROOF_{name.upper()}" for name in {*names, *OLD_NAMES}}
+    known = {f"OOMPROOF_{name.upper()}" for name in names}
     return {
         variable: f"unknown setting{near}"
         for variable in sorted(set(os.environ) - known - _NO_SETTINGS)

@@ -560,8 +560,8 @@ class Round:
         pass
 
     def _freeze(self, fault: Fault, running: Running) -> None:
-        self.verb(running, "freeze", wait=False)
-        self.after(fault.lasts + 0.5, lambda: self.verb(running, "thaw", wait=False))
+        self.verb(running, "pause", wait=False)
+        self.after(fault.lasts + 0.5, lambda: self.verb(running, "resume", wait=False))
 
     def _stop(self, fault: Fault, running: Running) -> None:
         how = (["--grace", "1"], ["--now", "--grace", "1"], ["--kill"])[fault.number % 3]

@@ -156,9 +156,9 @@ def bit_equal() -> None:
         time.sleep(random.uniform(0.05, 0.6))
         before = card()[0]
         begun = time.monotonic()
-        froze = ours("freeze", "equal", "--gpu")
+        froze = ours("pause", "equal", "--gpu")
         middle, freed_to = time.monotonic(), card()[0]
-        thawed = ours("thaw", "equal")
+        thawed = ours("resume", "equal")
         times.append((round(middle - begun, 2), round(time.monotonic() - middle, 2)))
         freed.append(before - freed_to)
         if froze.returncode or thawed.returncode:
@@ -291,12 +291,12 @@ def paused_by_hand() -> None:
     """A run paused by hand stays so when its guard is killed, and thaws by hand."""
     job = start("by-hand", program=TRAIN, arguments=["300", "2", "0.01"])
     printed("by-hand", "step 20")
-    froze = ours("freeze", "by-hand", "--gpu")
+    froze = ours("pause", "by-hand", "--gpu")
     job.kill()
     job.wait()
     time.sleep(7)
     still = "weights" not in (attempt("by-hand") / "output.log").read_text()
-    thawed = ours("thaw", "by-hand")
+    thawed = ours("resume", "by-hand")
     text = printed("by-hand", "weights", 60)
     check(
         "frozen by hand, thawed by hand, without a guard",
@@ -313,13 +313,13 @@ def both_killed() -> None:
     """Paused by hand, then guard and keeper are killed: `thaw` still gives the job its card and lets it finish."""
     job = start("nobody", program=TRAIN, arguments=["300", "2", "0.01"])
     printed("nobody", "step 20")
-    froze = ours("freeze", "nobody", "--gpu")
+    froze = ours("pause", "nobody", "--gpu")
     without = card()[0]
     job.kill()
     os.kill(keeper_of("nobody"), signal.SIGKILL)
     job.wait()
     leader = int(json.loads((attempt("nobody") / "started.json").read_text())["job"]["pid"])
-    thawed = ours("thaw", "nobody")
+    thawed = ours("resume", "nobody")
     back = card()[0]
     try:
         until(lambda: not os.path.exists(f"/proc/{leader}"), "the end of the job", 60)
@@ -339,8 +339,8 @@ def keeper_killed() -> None:
     printed("no-keeper", "step 20")
     os.kill(keeper_of("no-keeper"), signal.SIGKILL)
     printed("no-keeper", "step 60")
-    froze, freed = ours("freeze", "no-keeper", "--gpu"), card()[0]
-    thawed = ours("thaw", "no-keeper")
+    froze, freed = ours("pause", "no-keeper", "--gpu"), card()[0]
+    thawed = ours("resume", "no-keeper")
     status, said = ended(job)
     check(
         "keeper killed: paused with its card, finished, real status",
@@ -358,9 +358,9 @@ def ranks() -> None:
     printed("ranks", "rank 1 ready")
     time.sleep(1)
     before = card()[0]
-    froze = ours("freeze", "ranks", "--gpu")
+    froze = ours("pause", "ranks", "--gpu")
     freed = before - card()[0]
-    thawed = ours("thaw", "ranks")
+    thawed = ours("resume", "ranks")
     status, _ = ended(job)
     text = printed("ranks", "rank 1 whole")
     check(
@@ -374,18 +374,18 @@ def no_room() -> None:
     """A restore that finds no memory says so, loses nothing, and works later."""
     job = start("squeezed", program=TRAIN, arguments=["400", "8", "0.01"])
     printed("squeezed", "step 20")
-    ours("freeze", "squeezed", "--gpu")
+    ours("pause", "squeezed", "--gpu")
     used, total = card()
     thief = subprocess.Popen(
         [sys.executable, "-c", BALLAST, str((total - used) / GIB - 4)], stdout=subprocess.PIPE, text=True
     )
     assert thief.stdout is not None
     thief.stdout.readline()
-    refused = ours("thaw", "squeezed")
+    refused = ours("resume", "squeezed")
     thief.kill()
     thief.wait()
     time.sleep(1)
-    again = ours("thaw", "squeezed")
+    again = ours("resume", "squeezed")
     status, _ = ended(job)
     check(
         "no room is said",
@@ -433,7 +433,7 @@ def refused() -> None:
     """What the job's limit cannot hold is refused before anything is touched."""
     job = start("tight", "--limit", "6G", program=TRAIN, arguments=["500", "8", "0.01"])
     printed("tight", "step 20")
-    answer = ours("freeze", "tight", "--gpu")
+    answer = ours("pause", "tight", "--gpu")
     status, _ = ended(job)
     check(
         "refused when host memory would not hold it",
@@ -445,7 +445,7 @@ def refused() -> None:
 def stopped_while_paused() -> None:
     job = start("ended", program=TRAIN, arguments=["4000", "1", "0.01"])
     printed("ended", "step 20")
-    ours("freeze", "ended", "--gpu")
+    ours("pause", "ended", "--gpu")
     answer = ours("stop", "ended", "--grace", "5")
     status, _ = ended(job)
     check(
@@ -471,7 +471,7 @@ def as_user() -> None:
         job = start("plain-user", program=TRAIN, arguments=["500", "2", "0.01"], prefix=prefix)
         printed("plain-user", "step 20")
         froze = subprocess.run(
-            [*prefix, *OURS, "freeze", "plain-user", "--gpu"],
+            [*prefix, *OURS, "pause", "plain-user", "--gpu"],
             env=environment,
             capture_output=True,
             text=True,
@@ -479,7 +479,7 @@ def as_user() -> None:
         )
         freed = card()[0]
         thawed = subprocess.run(
-            [*prefix, *OURS, "thaw", "plain-user"],
+            [*prefix, *OURS, "resume", "plain-user"],
             env=environment,
             capture_output=True,
             text=True,

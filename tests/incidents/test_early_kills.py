@@ -33,8 +33,8 @@ def test_a_front_killed_as_soon_as_the_job_runs(lab: Lab, tmp_path: Path) -> Non
     beside = lab.run("run", "--need", f"{half >> 20}M", "--no-wait", "--", "true")
     assert beside.returncode == 75, beside.stderr
     pid = running.job_pid
-    assert lab.run("freeze", "early").returncode == 0
-    assert lab.run("thaw", "early").returncode == 0
+    assert lab.run("pause", "early").returncode == 0
+    assert lab.run("resume", "early").returncode == 0
     done = lab.run("stop", "--now", "early")
     assert done.returncode == 0 and not alive(pid), done.stderr
 

@@ -165,7 +165,7 @@ def test_by_hand(lab: Lab, options: list[str]) -> None:
 
 def test_errors_say_the_cure(lab: Lab) -> None:
     lab.run("run", "--name", "over", "--", "true")
-    for verb in ("freeze", "thaw"):
+    for verb in ("pause", "resume"):
         done = lab.run(verb, "over")
         assert done.returncode != 0 and "not running" in done.stderr and "oomproof runs" in done.stderr
         assert "no run is called" in lab.run(verb, "nobody").stderr
@@ -177,7 +177,7 @@ def test_a_frozen_job_can_be_ended(lab: Lab, options: list[str], how: str) -> No
     running = lab.start("frozen", *options, "--", *lab.job("counter.py"))
     running.output_has("b 3")
     pid = running.job_pid
-    lab.run("freeze", "frozen")
+    lab.run("pause", "frozen")
     assert stands_still(running)
     if how == "stop":
         assert lab.run("stop", "--grace", "0.5", "frozen").returncode == 0
@@ -215,7 +215,7 @@ def test_a_guard_that_dies_leaves_no_frozen_job(lab: Lab, small_machine: SmallMa
 def test_frozen_by_hand_outlives_the_guard_and_watch_takes_it_up(lab: Lab) -> None:
     running = lab.start("mine", "--", *lab.job("counter.py"))
     running.output_has("a 3")
-    lab.run("freeze", "mine")
+    lab.run("pause", "mine")
     running.process.kill()
     running.process.wait()
     until(lambda: [one for one in events(running) if one["event"] == "guard-lost"], "the keeper to notice")
@@ -226,7 +226,7 @@ def test_frozen_by_hand_outlives_the_guard_and_watch_takes_it_up(lab: Lab) -> No
     until(lambda: is_frozen(running), "the new guard to hold it")
     assert stands_still(running)
     before = printed(running)
-    assert lab.run("thaw", "mine").returncode == 0
+    assert lab.run("resume", "mine").returncode == 0
     until(lambda: len(printed(running)) > len(before), "it to go on")
     lab.run("stop", "--grace", "1", "mine")
     watching.communicate(timeout=DEADLINE)
@@ -302,7 +302,7 @@ def test_stopping_a_crowd_that_forks(lab: Lab) -> None:
     )
     running = lab.start("crowd", "--watch-only", "--", PYTHON, "-c", job)
     running.output_has("forking")
-    done = lab.run("freeze", "crowd")
+    done = lab.run("pause", "crowd")
     assert "is paused (SIGSTOP)" in done.stderr and "not all" not in done.stderr
     keeper = running.started()["keeper"]["pid"]
 

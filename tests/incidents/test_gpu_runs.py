@@ -26,7 +26,7 @@ JOB = [sys.executable, "-u", "-c", "import time\nprint('up')\nwhile True: time.s
 def test_without_a_driver_the_job_runs_on_and_the_user_is_told(lab: Lab) -> None:
     job = lab.start("job", "--", *JOB)
     job.output_has("up")
-    done = lab.run("freeze", "job", "--gpu")
+    done = lab.run("pause", "job", "--gpu")
     assert done.returncode != 0
     assert "cannot be given back: there is no CUDA driver here" in done.stderr
     assert "oomproof pause job" in done.stderr

@@ -282,12 +282,12 @@ def test_what_is_in_the_pipe_when_the_front_that_took_over_is_killed_is_kept(
 def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps, backend: list[str]) -> None:
     running = lab.start("asleep", *backend, "--", *steps.command())
     running.output_has("ready")
-    assert lab.run("freeze", "asleep").returncode == 0
+    assert lab.run("pause", "asleep").returncode == 0
     both_killed(running)
     steps.tell("one")
     assert alive(running.job_pid)
     assert "unguarded" in lab.run("runs").stdout
-    done = lab.run("thaw", "asleep")
+    done = lab.run("resume", "asleep")
     assert done.returncode == 0, done.stderr
     assert "a new one has taken over" in done.stderr
     running.output_has("step one")
@@ -300,7 +300,7 @@ def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps
 def test_both_killed_while_it_is_paused_and_stop_ends_it(lab: Lab, steps: Steps, backend: list[str]) -> None:
     running = lab.start("asleep", *backend, "--", *steps.command())
     running.output_has("ready")
-    assert lab.run("freeze", "asleep").returncode == 0
+    assert lab.run("pause", "asleep").returncode == 0
     both_killed(running)
     pid = running.job_pid
     done = lab.run("stop", "--now", "asleep")
@@ -312,7 +312,7 @@ def test_both_killed_while_it_is_paused_and_stop_ends_it(lab: Lab, steps: Steps,
 def test_watch_takes_up_a_paused_job_that_lost_both(lab: Lab, steps: Steps) -> None:
     running = lab.start("asleep", "--", *steps.command())
     running.output_has("ready")
-    assert lab.run("freeze", "asleep").returncode == 0
+    assert lab.run("pause", "asleep").returncode == 0
     both_killed(running)
     watching = subprocess.Popen(
         lab.command("watch", "asleep"),
@@ -323,7 +323,7 @@ def test_watch_takes_up_a_paused_job_that_lost_both(lab: Lab, steps: Steps) -> N
     )
     assert watching.stderr is not None
     until(lambda: "guarding asleep again" in watching.stderr.readline(), "the guard")  # type: ignore[union-attr]
-    assert lab.run("thaw", "asleep").returncode == 0
+    assert lab.run("resume", "asleep").returncode == 0
     steps.tell("one")
     running.output_has("step one")
     steps.tell("end")
@@ -338,7 +338,7 @@ def test_a_paused_job_whose_folder_is_removed_goes_on(lab: Lab, steps: Steps, tm
     job = f"import time, pathlib\nwhile not pathlib.Path({str(steps.path)!r}).read_text(): time.sleep(0.05)\npathlib.Path({str(done)!r}).touch()"
     running = lab.start("gone", "--", PYTHON, "-c", job)
     started = running.started()
-    assert lab.run("freeze", "gone").returncode == 0
+    assert lab.run("pause", "gone").returncode == 0
     running.process.kill()
     running.process.wait()
     remove(running.folder)

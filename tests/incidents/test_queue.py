@@ -126,10 +126,10 @@ def test_check_says_who_is_paused(machine: Lab) -> None:
     first.output_has("holding")
     # one that reserved nothing is in the ledger once it has lasted a moment
     until(lambda: "first holds" in machine.run("check").stdout, "the first's own word")
-    assert machine.run("freeze", "first").returncode == 0
+    assert machine.run("pause", "first").returncode == 0
     assert "first (paused) holds" in machine.run("check").stdout
     assert json.loads(machine.run("check", "--json").stdout)["ledger"]["running"][0]["paused"] is True
-    assert machine.run("thaw", "first").returncode == 0
+    assert machine.run("resume", "first").returncode == 0
     assert "(paused)" not in machine.run("check").stdout
     let_go(first)
     assert first.wait() == 0

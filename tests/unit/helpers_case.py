@@ -133,10 +133,19 @@ class Attempt:
                 }
             )
 
-    def act(self, action: str, by: str = "guard", before: float = 2.0, why: str = "full in 3 s") -> None:
+    def act(
+        self,
+        action: str,
+        by: str = "guard",
+        before: float = 2.0,
+        why: str = "full in 3 s",
+        scope: str = "machine",
+        others_growth: bool = False,
+    ) -> None:
         at = END - before
+        line = {"boottime": at, "wall": WALL + at, "by": by, "action": action, "why": why, "facts": {}}
         self.actions.append(
-            {"boottime": at, "wall": WALL + at, "by": by, "action": action, "why": why, "facts": {}}
+            line | ({"scope": scope, "others_growth": others_growth} if by == "guard" else {})
         )
 
     def boot(self, boot_id: str) -> None:

@@ -143,7 +143,7 @@ def hostile_run(state: Path) -> str:
     [
         "runs", "runs --json", "runs show RUN", "runs show RUN --json", "runs compare xyz abc", "runs export RUN",
         "runs --failed", "runs rm RUN --yes", "__runs", "config", "runs prune", "why RUN", "why RUN --json", "why RUN --short", "why --all RUN", "why --system --since 1h",
-        "wait RUN", "stop RUN", "thaw RUN", "freeze RUN", "save RUN", "watch RUN", "check", "check --json", "adopt 1",
+        "wait RUN", "stop RUN", "resume RUN", "pause RUN", "save RUN", "watch RUN", "check", "check --json", "adopt 1",
     ],
 )  # fmt: skip
 def test_every_verb_over_a_hostile_run(hostile_run: str, tmp_path: Path, words: str) -> None:
@@ -157,8 +157,8 @@ def test_every_verb_given_hostile_words(hostile_run: str, tmp_path: Path) -> Non
         "logs",
         "wait",
         "stop",
-        "thaw",
-        "freeze",
+        "resume",
+        "pause",
         "save",
         "watch",
         "adopt",

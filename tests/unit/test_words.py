@@ -118,7 +118,9 @@ def test_module_names_are_plain() -> None:
 def test_module_names_are_unique() -> None:
     paths = defaultdict(list)
     for path in FILES:
-        if path.parent.name != "verbs":  # a verb's module has the verb's name: `oomproof data` beside oomproof.data
+        if (
+            path.parent.name != "verbs"
+        ):  # a verb's module has the verb's name: `oomproof data` beside oomproof.data
             paths[path.stem].append(str(path.relative_to(SOURCE)))
     assert not {stem: where for stem, where in paths.items() if len(where) > 1 and not stem.startswith("__")}
 

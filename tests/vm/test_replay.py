@@ -111,7 +111,7 @@ def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa
     """In a user scope: paused and thawed by its own user, left alone by the guard, and by the guard's death."""
     job = ada.run("mine", f"-- python3 {IN_GUEST}/counter.py")
     job.printed("main 3")
-    said = ada.oomproof("freeze mine")
+    said = ada.oomproof("pause mine")
     assert "is paused (cgroup v2 freezer)" in said
     assert "paused" in ada.oomproof("runs")
     group = job.rung()["memory"]
@@ -119,9 +119,9 @@ def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa
     guest.run(f"kill -9 {job.pid('guard')}")
     guest.wait_until(f"grep -q guard-lost {job.attempt}/keeper.jsonl")
     guest.run(f"grep -q 'frozen 1' {group}/cgroup.events")
-    ada.oomproof("thaw mine")
+    ada.oomproof("resume mine")
     guest.run(f"grep -q 'frozen 0' {group}/cgroup.events")
-    ada.oomproof("freeze mine")
+    ada.oomproof("pause mine")
     ada.oomproof("stop --grace 1 mine")
     assert job.ended()["signal"] == 15
 

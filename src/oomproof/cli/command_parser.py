@@ -160,9 +160,8 @@ def actions_of(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
-    """Those of --help; older names are taken, and offered to nobody."""
-    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
-    return [flag for action in shown for flag in action.option_strings]
+    """The flags of --help."""
+    return [flag for action in parser._actions for flag in action.option_strings]
 
 
 def count(what: str) -> Callable[[str], int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from oomproof.cli.main import ALIASES, ALIVE_RUNS, RUN_NAMES, VERBS
+from oomproof.cli.main import ALIVE_RUNS, RUN_NAMES, VERBS
 from oomproof.records import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
@@ -77,12 +77,10 @@ def _entries() -> list[_Entry]:
 
 def _filled(script: str, entries: list[_Entry], cases: str, verbs: str) -> str:
     keys = " ".join(entry.key for entry in entries)
-    aliases = "".join(f"    {older}) key={verb} ;;\n" for older, verb in ALIASES.items())
     values = {
         "CASES": cases,
         "VERBS": verbs,
         "KEYS": keys,
-        "ALIASES": aliases,
         "RUNS": RUN_NAMES,
         "SHELLS": " ".join(SHELLS),
     }
@@ -137,9 +135,8 @@ def _fish() -> str:
     offered[f"runs-{ALIVE_RUNS}"] = f"'(command oomproof {RUN_NAMES} {ALIVE_RUNS} 2>/dev/null)'"
     for entry in _entries():
         verb, _, action = entry.key.partition("/")
-        older = [name for name, known in ALIASES.items() if known == verb]
         here = (
-            f"-n '__oomproof_at {' '.join([verb, *older])}'"
+            f"-n '__oomproof_at {verb}'"
             if not action
             else f"-n '__oomproof_at {verb}; and __fish_seen_subcommand_from {action}'"
         )
@@ -169,8 +166,6 @@ _oomproof() {
     COMPREPLY=($(compgen -W "$verbs --help --version" -- "$cur"))
     return
   fi
-  case $key in
-@ALIASES@  esac
   for (( at = 2; at < COMP_CWORD; at++ )); do
     if [[ $key == run && ${COMP_WORDS[at]} == -- ]]; then
       if declare -F _command_offset >/dev/null; then
@@ -222,8 +217,6 @@ _oomproof() {
     _describe -t verbs verb verbs
     return
   fi
-  case $key in
-@ALIASES@  esac
   for (( at = 3; at < CURRENT; at++ )); do
     if [[ $key == run && $words[at] == -- ]]; then
       shift $at words

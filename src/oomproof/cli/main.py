@@ -86,7 +86,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "this machine": ("system", "guard"),
     "oomproof itself": ("config", "completion", "help"),
 }  # fmt: skip
-ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 ALIVE_RUNS = "alive"  # behind it: only those that have not ended
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
@@ -191,7 +190,6 @@ def _main(argv: list[str] | None) -> int:
 
 def obey(argv: list[str]) -> int:
     word, words = (argv[0], argv[1:]) if argv else ("--help", [])
-    verb = ALIASES.get(word, word)
     if word in ("-h", "--help"):
         overview().print_help()
         return 0
@@ -203,9 +201,9 @@ def obey(argv: list[str]) -> int:
 
         print_names(alive=ALIVE_RUNS in words)
         return 0
-    if verb not in VERBS:
+    if word not in VERBS:
         raise _unknown(word, argv)
-    arguments, act = _parsed(verb, words)
+    arguments, act = _parsed(word, words)
     gc.collect()  # the parser refers to itself, and a guard may live for weeks
     return int(act(arguments))
 
@@ -226,7 +224,7 @@ def _unknown(word: str, argv: list[str]) -> OomproofError:
         return OomproofError(f"unknown flag {word!r}{did_you_mean(word, known)}", hint, USAGE)
     if word in ("show", "compare", "export", "rm", "prune"):
         return OomproofError(f"unknown verb {word!r}", f"oomproof runs {' '.join(argv)}", USAGE)
-    near = did_you_mean(word, [*VERBS, *ALIASES])
+    near = did_you_mean(word, VERBS)
     hint = "the verbs: oomproof --help"
     folders = ["", *os.get_exec_path()]
     if not near and any(os.path.isfile(os.path.join(folder, word)) for folder in folders):

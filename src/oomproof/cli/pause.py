@@ -9,7 +9,6 @@ can have the card, and `oomproof resume` restores it. Without --gpu a paused job
   oomproof pause big --gpu
   oomproof resume big
 
-`oomproof freeze` and `oomproof thaw` are the older names of the two.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _verb(words: tuple[str, ...], summary: str, parser: CommandParser) -> Verb:
         own = group.title if group not in (parser._positionals, parser._optionals) else ""
         for action in group._group_actions:
             elsewhere = isinstance(action, (argparse._SubParsersAction, argparse._HelpAction))
-            if not elsewhere and action.help != argparse.SUPPRESS:  # an older name of a flag
+            if not elsewhere:
                 arguments.append(_argument(action, own or ""))
     before = [_shown(argument) for argument in arguments if not argument.flags]
     flags = " [options]" if any(argument.flags for argument in arguments) else ""

@@ -23,7 +23,6 @@ from oomproof.units import GIB, MIB, format_size
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
 _TYPED = 300  # characters of a script on the command line, with its newlines escaped
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
-_GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 
 BOTH_NAMES = (
     f"{NEW_NAME} from PyTorch 2.11 on; before, CUDA reads only {OLD_NAME} and ignores the new name silently"
@@ -117,7 +116,7 @@ def command_line(case: CaseFile, *flags: str, argv: Sequence[str] | None = None)
         words = escaped
     elif "\n" in words or (len(words) > _LONG and not changed):
         return None
-    return run_line(words, *flags, kept=_kept(case) if case.flags is None else case.flags)
+    return run_line(words, *flags, kept=case.flags)
 
 
 def _escaped(argv: Sequence[str]) -> str:
@@ -132,23 +131,11 @@ def _escaped(argv: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str | None]]) -> str:
+def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str]]) -> str:
     """`oomproof run` of a command with the flags it had, unless new ones say otherwise."""
     given = {flag.split()[0] for flag in flags}
-    had = [f"{name} {value}".rstrip() for name, value in kept if value is not None and name not in given]
+    had = [f"{name} {value}".rstrip() for name, value in kept if name not in given]
     return " ".join(("oomproof run", *had, *flags, "--", words))
-
-
-def _kept(case: CaseFile) -> tuple[tuple[str, str | None], ...]:
-    """The same of a run that kept no flags: what its settings tell."""
-    settings = case.settings
-    grace = settings.grace
-    return (
-        ("--name", shlex.quote(case.name) if case.name else None),
-        ("--grace", f"{grace:g}" if grace is not None and grace != _GRACE else None),
-        ("--stop-file", shlex.quote(settings.stop_file) if settings.stop_file else None),
-        ("--limit", as_flag(settings.limit) if settings.limit is not None else None),
-    )
 
 
 READ_ON = "read its last lines"

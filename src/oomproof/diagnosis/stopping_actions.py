@@ -101,7 +101,7 @@ def _closed(case: CaseFile) -> Action | None:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     for action in reversed(case.actions):
-        reader_gone = action.action == "signal" and action.why == "SIGPIPE"  # by "user" in older records
+        reader_gone = action.action == "signal" and action.why == "SIGPIPE"
         if (reader_gone or action.action == "output-lost") and (
             end is None or end - window <= action.boottime
         ):

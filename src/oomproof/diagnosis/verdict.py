@@ -254,9 +254,8 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         kills=tuple(Kill(kill["time"], kill["cause"], Victim(**kill["victim"])) for kill in value["kills"]),
         missing=tuple(Missing(**source) for source in value["missing"]),
         remedies=tuple(_remedy(remedy) for remedy in value["remedies"]),
-        # written since 0.2
-        growth=_growth(value["growth"]) if value.get("growth") else None,
-        culprit=Culprit(**value["culprit"]) if value.get("culprit") else None,
+        growth=_growth(value["growth"]) if value["growth"] else None,
+        culprit=Culprit(**value["culprit"]) if value["culprit"] else None,
     )
     _check(verdict)
     return verdict

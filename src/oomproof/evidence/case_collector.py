@@ -25,7 +25,6 @@ from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
-from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.leaf import attempt_names
 from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, memory, processes, shutdown
@@ -39,9 +38,6 @@ from oomproof.recording.state_files import load
 from oomproof.records import replace
 from oomproof.runner.run_flags import as_typed
 
-# In the guard's reasons, for files that have no scope: an action for the job's own limit, and for another's growth.
-_AT_LIMIT = "of its limit"
-_ANOTHERS = (NOT_OURS, IN_VAIN)
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _MOST_OF = 0.98  # of the machine's memory, which ballooning may change a little
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -259,7 +255,7 @@ def _from_files(
             grace=number(asked.get("grace")),
             stop_file=string(asked.get("stop_file")),
         ),
-        flags=as_typed(strings(run, "flags")) if isinstance(run.get("flags"), dict) else None,
+        flags=as_typed(strings(run, "flags")),
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
         cgroups=_cgroups(backend.get("remove")),
@@ -351,30 +347,20 @@ def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
+            scope, others_growth = string(line.get("scope")) or "", line.get("others_growth") is True
             uncaught = part(line, "facts").get(UNCAUGHT) is True
             actions.append(
-                Action(at, number(line.get("wall")), by, what, why, *_meant(line, by, why), uncaught)
+                Action(at, number(line.get("wall")), by, what, why, scope, others_growth, uncaught)
             )
     return tuple(sorted(actions, key=lambda action: action.boottime))
-
-
-def _meant(line: dict[str, Any], by: str, why: str) -> tuple[str, bool]:
-    """(scope, whether it was for another's growth); of a file without them, by the reason."""
-    scope = string(line.get("scope"))
-    if scope is not None:
-        return scope, line.get("others_growth") is True
-    if by != "guard":
-        return "", False
-    return "limit" if _AT_LIMIT in why else "machine", any(words in why for words in _ANOTHERS)
 
 
 def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:
     events = []
     for line in lines:
-        kind = string(line.get("event")) or string(line.get("kind"))
+        kind = string(line.get("event"))
         if kind is not None:
-            text = string(line.get("text")) or string(line.get("why")) or ""
-            events.append(KeeperEvent(number(line.get("boottime")), kind, text))
+            events.append(KeeperEvent(number(line.get("boottime")), kind, string(line.get("text")) or ""))
     return tuple(events)
 
 

@@ -325,7 +325,7 @@ class CaseFile:
 
     settings: Settings = Settings()
     died_at: tuple[int, ...] = ()  # limits at which earlier runs of this command died for memory
-    flags: tuple[tuple[str, str], ...] | None = None  # (--flag, value) as typed; None: an older run kept none
+    flags: tuple[tuple[str, str], ...] = ()  # (--flag, value) as typed
     backend: str | None = None
     limit: int | None = None  # the cap the backend enforces, which may differ from what was asked
     cgroups: tuple[str, ...] = ()  # the job's own, as paths below the mount

@@ -219,14 +219,8 @@ def _run(cut_run: _Cut, known: Sequence[Run], last: float) -> RunFacts:
         cut_run.run.id, cut_run.run.name, shlex.join(cut_run.run.argv), cut_run.begin, held, use,
         max(need, held) if need is not None else None, basis, at_least,
         integer(part(cut_run.run.info, "settings").get("limit")), min(again, default=None),
-        as_typed(strings(cut_run.run.info, "flags") or _named(cut_run.run)),
+        as_typed(strings(cut_run.run.info, "flags")),
     )  # fmt: skip
-
-
-def _named(run: Run) -> dict[str, str]:
-    """The flags of an older run, which kept none."""
-    name = string(run.info.get("name"))
-    return {"name": name} if name else {}
 
 
 def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:

@@ -18,12 +18,10 @@ from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import dataclass, replace
 
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
-# (1 protected, 2 its need is reserved), the leader's pid and start
-_RECORD = struct.Struct("=qdqBBiq")
-_NEED = struct.Struct("=q")  # behind it, since 2026-11: bytes that are reserved for it
-RECORD_SIZE = _RECORD.size + _NEED.size
-_FIRST = struct.Struct("=qd")  # all that the first version wrote
-WHEN, WHEN_AT = struct.Struct("=d"), 8  # in both of them, and in what a run says of its growth
+# (1 protected, 2 its need is reserved), the leader's pid and start, bytes that are reserved for it
+_RECORD = struct.Struct("=qdqBBiqq")
+RECORD_SIZE = _RECORD.size
+WHEN, WHEN_AT = struct.Struct("=d"), 8  # in that record, and in what a run says of its growth
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a resume
 CHECK_SLOT_SECONDS = 5.0  # seconds between looks whether our file is still where the others look
 LATCH_STUCK = 2.0  # seconds: a lock that is held for longer belongs to a guard that was stopped
@@ -138,8 +136,7 @@ class LiveRun:
         self._check_slot(boottime)
         self._need_slot()
         flags = self.protected | (self.need is not None) << 1
-        record = _RECORD.pack(use, boottime, int(rate), frozen, flags, *self._who)
-        put(self._fd, record + _NEED.pack(self.need or 0))
+        put(self._fd, _RECORD.pack(use, boottime, int(rate), frozen, flags, *self._who, self.need or 0))
 
     def confirm(self, boottime: float) -> None:
         """What was last said holds still."""
@@ -214,17 +211,12 @@ def _read(path: Path) -> Live:
 
 
 def parsed(name: str, data: bytes) -> Live:
-    """What a run wrote of itself, now or in an older version."""
-    try:
-        if len(data) >= _RECORD.size:
-            use, t, rate, frozen, flags, pid, start = _RECORD.unpack(data[: _RECORD.size])
-            (need,) = _NEED.unpack(data[_RECORD.size : RECORD_SIZE]) if len(data) >= RECORD_SIZE else (0,)
-            protected, reserved = bool(flags & 1), bool(flags & 2)
-            return Live(name, use, t, rate, frozen, protected, pid, start, reserved, need=need)
-        use, t = _FIRST.unpack(data[: _FIRST.size])
-        return Live(name, use, t)
-    except struct.error:
+    """The run as its record describes it; only its name where the record is just being made."""
+    if len(data) < RECORD_SIZE:
         return Live(name)
+    use, t, rate, frozen, flags, pid, start, need = _RECORD.unpack_from(data)
+    protected, reserved = bool(flags & 1), bool(flags & 2)
+    return Live(name, use, t, rate, frozen, protected, pid, start, reserved, need=need)
 
 
 def everybody(now: float | None = None, folder: Path | None = None) -> list[Live]:
@@ -266,10 +258,7 @@ def held_by_all(folder: Path) -> dict[str, tuple[int, float]]:
     except OSError:
         return by_run
     for name in names:
-        try:
-            with open(f"{folder}/live/{name}", "rb", buffering=0) as file:
-                held, at = _FIRST.unpack(file.read(_FIRST.size))
-        except (OSError, struct.error):  # gone, or just being made
-            continue
-        by_run[name.partition("-")[2]] = (int(held), float(at))
+        run = _read(folder / "live" / name)
+        if run.t:  # else it is gone, or just being made
+            by_run[name.partition("-")[2]] = (run.use, run.t)
     return by_run

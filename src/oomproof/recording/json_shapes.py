@@ -16,9 +16,8 @@ RUN: Shape = {
     "host": str, "user": int, "version": str, "adopted": bool, "address_space": int,
     "settings": {
         "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
-        "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
+        "watch_only": bool, "alert_above": int, "alert_gpu_above": int, "alert_swap_growth": int,
         "oom_exit_code": int, "agent": bool, "protect": bool, "pause_max": float,
-        "freeze_max": float,  # before 0.2
         "retry": int,
     },
     "flags": {...: str},

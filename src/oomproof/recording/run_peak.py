@@ -53,7 +53,7 @@ def _victims(verdict: Mapping[str, Any]) -> list[int]:
 def run_peak(attempt: Attempt, figures: Figures, victims: Iterable[int]) -> tuple[int | None, str]:
     """(bytes, of SOURCES). ``victims``: what those held that the kernel killed. Of two that say the same, the first."""
     known = [] if figures.peaks.use is None else [(figures.peaks.use, figures.peaks.source)]
-    for action in attempt.actions():  # recordings of earlier versions have no row for what the guard acted on
+    for action in attempt.actions():  # the writer may have been killed before it wrote that row
         facts = action.get("facts")
         if isinstance(facts, dict) and (use := whole(facts.get("use"))) is not None:
             known.append((use, "guard"))

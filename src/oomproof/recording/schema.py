@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1  # of the tables: those that came later are added when an old recording is written to again
+VERSION = 1  # of the tables
 _LARGEST = (1 << 63) - 1  # of SQLite's integers
 
 TABLES = """
@@ -31,9 +31,6 @@ INSERTS = {
     "phase": "INSERT INTO phase VALUES (?,?,?,?,?,?)",
     "event": "INSERT INTO event VALUES (?,?,?,?)",
 }
-
-# Columns that came after the first version: a guard that is taken up again may find a recording without them.
-ADDED = (("phase", "pid INT"), ("phase", "anon INT"), ("phase", "gpu INT"))
 
 
 def storable(value: object) -> object:

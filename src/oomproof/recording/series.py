@@ -66,7 +66,7 @@ class ProcessRow(NamedTuple):
     shmem: int | None
     file: int | None
     swap: int | None
-    pss: int | None  # of anon, shmem and swap; of an earlier version's also of the files it had mapped
+    pss: int | None  # of anon, shmem and swap
 
     @property
     def use(self) -> int:
@@ -402,9 +402,9 @@ class Series:
         """In the order of time; the job's own last word is the last. ``last``: of so many of the newest rows."""
         newest = f"AND rowid > (SELECT max(rowid) FROM phase) - {int(last)}" if last is not None else ""
         query = f"SELECT t, name, step, anon, gpu FROM phase WHERE {NUMBERS} {newest} ORDER BY t"
-        # a recording of the first version has no such columns
-        rows = self._ask(query) or self._ask(query.replace("anon, gpu", "NULL, NULL"))
-        marks = [PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in rows]
+        marks = [
+            PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in self._ask(query)
+        ]
         now = self._position
         if now is not None and marks and now.t >= marks[-1].t and (now.phase, now.step) != marks[-1][1:3]:
             marks.append(PhaseMark(now.t, now.phase, now.step, None, None))

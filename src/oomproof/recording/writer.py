@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 
 from oomproof.machine.clock import boottime
-from oomproof.recording.schema import ADDED, INSERTS, TABLES, VERSION, storable
+from oomproof.recording.schema import INSERTS, TABLES, VERSION, storable
 from oomproof.recording.sqlite_module import sqlite3
 from oomproof.recording.thinning import CAP, Thinner
 
@@ -108,11 +108,6 @@ class Writer:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA cache_size=-256")  # KiB; the recording is only appended to
             connection.executescript("BEGIN;" + TABLES + "COMMIT;")
-            for table, column in ADDED:
-                try:
-                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-                except sqlite3.OperationalError:
-                    pass  # it has it
             self._note(connection, self._meta)
             self._thinner.resume(connection)
         except BaseException:

@@ -21,7 +21,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.view import PAUSE_MAX
 from oomproof.recording.secrets import mask_argv, mask_text
 from oomproof.records import dataclass, field, replace
-from oomproof.settings import PERSONAL, Resolved, names_of, renamed, resolve
+from oomproof.settings import PERSONAL, Resolved, resolve
 from oomproof.units import GIB, MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:
@@ -244,12 +244,6 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _swap_growth_kept(value: Any) -> int | None:
-    if isinstance(value, bool):  # before it took a rate
-        return 0 if value else None
-    return _whole(value)
-
-
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
@@ -363,7 +357,7 @@ class RunSettings:
         size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=ALERTS,
     )
     alert_swap_growth: int | None = flag(
-        swap_growth, "RATE", _ALERT_SWAP, adopt=_ALERT_SWAP, load=_swap_growth_kept, group=ALERTS, bare="on",
+        swap_growth, "RATE", _ALERT_SWAP, adopt=_ALERT_SWAP, load=_whole, group=ALERTS, bare="on",
     )
     # not in run.json: what a receiver is called by is often its key
     on_alert: str | None = flag(receivers.command_line, "CMD", _ON_ALERT, adopt=_ON_ALERT, group=ALERTS)
@@ -456,7 +450,6 @@ for _made, _flag in _DECLARED:
 
 def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str, argparse._ArgumentGroup]:
     """Under their headings, which are returned: a verb has flags of its own to add."""
-    import argparse
 
     groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, RETRY, GPU, ALERTS, OUTPUT)}
     for name, known in FLAGS.items():
@@ -464,8 +457,6 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
         if not text:
             continue
         _add(groups[known.group], name, text)
-        for old in names_of(name)[1:]:
-            groups[known.group].add_argument(f"--{old.replace('_', '-')}", dest=name, help=argparse.SUPPRESS)
     return groups
 
 
@@ -647,10 +638,6 @@ def to_json(chosen: RunSettings, margin: int, floor: int) -> dict[str, Any]:
 
 def from_json(kept: Mapping[str, Any]) -> RunSettings:
     """The settings a run has; what is damaged, or was no setting when it was started, is as if it had not been given."""
-    kept = renamed(kept)
-    alerts = kept.get("alerts")  # before 0.2
-    if isinstance(alerts, dict):
-        kept = {**{f"alert_{name}": value for name, value in alerts.items()}, **kept}
     if "no_agent" not in kept:
         kept = {**kept, "no_agent": not kept.get("agent")}
     values = {}

@@ -37,14 +37,6 @@ def test_python_dash_m_is_the_same_command() -> None:
     assert output("oomproof", "--help") == output("oomproof.cli.main", "--help")
 
 
-def test_the_older_names_of_pause_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
-    for older, verb in (("freeze", "pause"), ("thaw", "resume")):
-        assert f"usage: oomproof {verb} " in helped(capsys, older, "--help")
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert "pause" in shown and "freeze" not in shown
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

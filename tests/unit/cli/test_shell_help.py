@@ -79,7 +79,6 @@ def test_every_verb_and_flag_is_in_the_script(shell: str, capsys: pytest.Capture
                 flag if shell != "fish" else f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
             )
             assert re.search(rf"{re.escape(written)}\b", script), f"{shell}: {verb.words} {flag}"
-    assert "SUPPRESS" not in script, "an older name of a flag is offered to nobody"
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True, capture_output=True).stderr == ""
 
@@ -95,7 +94,7 @@ _oomproof; printf '%s\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("words", "offered", "not_offered"),
     [
-        (["r"], {"run", "runs", "resume"}, {"stop", "freeze"}),
+        (["r"], {"run", "runs", "resume"}, {"stop"}),
         (["run", "--gpu"], {"--gpu-need", "--gpu-share"}, {"--limit"}),
         (["run", "--limit", ""], set(), {"--need", "big\\ job"}),
         (["run", "--report", ""], {"compopt -o default"}, {"big\\ job"}),
@@ -105,7 +104,7 @@ _oomproof; printf '%s\n' "${COMPREPLY[@]}"
         (["runs", "show", ""], {"big\\ job", "small"}, {"show"}),
         (["runs", "rm", "small", "b"], {"big\\ job"}, {"small"}),
         (["stop", ""], {"waits"}, {"big\\ job", "small"}),
-        (["freeze", ""], {"waits"}, {"small"}),
+        (["pause", ""], {"waits"}, {"small"}),
         (["why", ""], {"small", "compopt -o default"}, set()),
         (["completion", ""], set(SHELLS), {"small"}),
         (["help", "ru"], {"run", "runs"}, {"stop"}),

@@ -37,7 +37,7 @@ def attempt(tmp_path: Path) -> Attempt:
 def stopped(attempt: Attempt, **facts: Any) -> Verdict:
     attempt.run["settings"]["limit"] = 600 * MIB
     attempt.ended(signal=SIGTERM)
-    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB")
+    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB", scope="limit")
     return judge(replace(attempt.case(), job_peak=592 * MIB, **facts))
 
 

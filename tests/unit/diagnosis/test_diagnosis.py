@@ -382,8 +382,8 @@ def test_stopped_by_the_guard(attempt: Attempt, action: str, signal: int) -> Non
 
 def test_a_kill_that_met_a_job_dying_of_sigterm_is_not_what_ended_it(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
-    attempt.act("term", before=0.05, why="the job held 291 MiB of its limit of 300 MiB")
-    attempt.act("kill", before=0.01, why="the job held 255 MiB of its limit of 300 MiB")
+    attempt.act("term", before=0.05, why="the job held 291 MiB of its limit of 300 MiB", scope="limit")
+    attempt.act("kill", before=0.01, why="the job held 255 MiB of its limit of 300 MiB", scope="limit")
     verdict = check(attempt.verdict(), "stopped-by-guard", "proven")
     assert verdict.headline.endswith("ended with SIGTERM")
     assert "291 MiB" in verdict.why and "255 MiB" not in verdict.why

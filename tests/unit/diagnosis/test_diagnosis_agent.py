@@ -86,7 +86,7 @@ def test_what_to_try_on_a_crash_is_what_is_true_of_it(attempt: Attempt) -> None:
     remedies = attempt.verdict().remedies
     assert [remedy.command for remedy in remedies] == ["gdb -batch -ex run -ex bt --args python train.py"]
 
-    attempt.run["argv"] = ["python", "train.py", "--workers", "4"]
+    attempt.run |= {"argv": ["python", "train.py", "--workers", "4"], "flags": {"limit": "8G"}}
     attempt.run["env"] = {"LD_PRELOAD": "libjemalloc.so.2"}
     path = attempt.dir / "agent" / f"{LEADER}-fault.txt"
     path.write_text(path.read_text().replace("/usr/lib/python3.11/ctypes/", "/x/site-packages/faiss/"))

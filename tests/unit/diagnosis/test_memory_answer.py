@@ -47,7 +47,7 @@ def attempt(tmp_path: Path) -> Attempt:
 def stopped(attempt: Attempt, why: str, *, limit: int | None = None, **facts: Any) -> Verdict:
     attempt.run["settings"]["limit"] = limit
     attempt.ended(signal=SIGTERM)
-    attempt.act("term", why=why)
+    attempt.act("term", why=why, scope="limit" if limit else "machine", others_growth=NOT_OURS in why)
     case = replace(attempt.case(), **facts)
     return judge(case)
 
@@ -120,7 +120,7 @@ def test_what_the_c_library_kept_is_no_leak(attempt: Attempt) -> None:
 
 
 def test_ended_for_an_unmanaged_jobs_growth(attempt: Attempt) -> None:
-    attempt.run["name"] = "night"
+    attempt.run["flags"] = {"name": "night"}
     verdict = stopped(attempt, f"58 MiB of RAM available; {NOT_OURS}", others=(LOADER,), job_peak=4 * GIB)
     assert "python3 load.py (pid 812) held 3.0 GiB and grew by 2.0 GiB in 20 s (102 MiB/s)" in verdict.why
     assert verdict.culprit is not None and verdict.culprit.bytes_per_second == pytest.approx(2 * GIB / 20)
@@ -413,8 +413,8 @@ def test_growth_in_evaluation_only(attempt: Attempt) -> None:
 
 
 def test_the_batch_argument_with_its_old_and_new_value(attempt: Attempt) -> None:
-    attempt.run |= {"name": "night", "argv": ["python", "train.py", "--batch-size", "32", "--accum-steps=2"]}
-    attempt.run["settings"] |= {"grace": 90.0, "stop_file": "/tmp/stop here"}
+    attempt.run["argv"] = ["python", "train.py", "--batch-size", "32", "--accum-steps=2"]
+    attempt.run["flags"] = {"name": "night", "grace": "90", "stop_file": "/tmp/stop here"}
     verdict = stopped(attempt, "58 MiB of RAM available and grows by 10 MiB/s")
     (half,) = [remedy for remedy in verdict.remedies if "half the batch" in remedy.title]
     assert "--batch-size 32 → 16" in half.title

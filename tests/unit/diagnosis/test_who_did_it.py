@@ -124,12 +124,11 @@ def test_one_that_was_not_is_somebody_elses(attempt: Attempt) -> None:
     assert "which oomproof did not send" in attempt.verdict().why
 
 
-@pytest.mark.parametrize("by", ["front", "user"])  # the latter in older records
 @pytest.mark.parametrize("output", [b"0\n", b"0\nTraceback (most recent call last):\n  File \"a.py\", line 2, in <module>\n    print(i)\nBrokenPipeError: [Errno 32] Broken pipe\n"])  # fmt: skip
-def test_a_reader_that_went_away(attempt: Attempt, output: bytes, by: str) -> None:
+def test_a_reader_that_went_away(attempt: Attempt, output: bytes) -> None:
     attempt.ended(**({"signal": SIGPIPE} if output == b"0\n" else {"code": 1}))
     attempt.output = output
-    attempt.act("signal", by=by, before=0.2, why="SIGPIPE")
+    attempt.act("signal", by="front", before=0.2, why="SIGPIPE")
     verdict = attempt.verdict()
     assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
     assert "the reader of its output went away" in verdict.headline

@@ -71,7 +71,7 @@ def words_of(attempt: Attempt, **facts: object) -> str:
 
 def test_it_is_told_nothing_about_batches_and_python(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
-    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB")
+    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB", scope="limit")
     said = words_of(attempt, job_peak=592 * MIB)
     assert "read it in pieces or map it" in said and "stream the data, keep less of it" in said
     for word in ("batch", "workers", "Arrow", "accumulation"):
@@ -84,7 +84,7 @@ def test_it_is_told_nothing_about_batches_and_python(attempt: Attempt) -> None:
 
 def test_code_on_the_command_line_that_names_no_batch(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
-    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB")
+    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB", scope="limit")
     attempt.processes = [(LEADER, "main", "python")]
     attempt.run["argv"] = ["python", "-c", "x = [b'x' * 9 for _ in range(10 // 2)]"]
     assert "batch" not in words_of(attempt, job_peak=592 * MIB)

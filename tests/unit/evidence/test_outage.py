@@ -64,6 +64,7 @@ class Machine:
             "boot_id": boot,
             "created": WALL + start,
             "settings": {"limit": limit},
+            "flags": {"name": name},
         }
         (attempt.parent / "run.json").write_text(json.dumps(info))
         started = {"boot_id": boot, "boottime": start, "wall": WALL + start, "job": {"pid": 77, "start": 1}}

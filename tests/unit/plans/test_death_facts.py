@@ -82,7 +82,7 @@ def test_a_signal_that_was_only_passed_on_is_no_stop(attempt: Attempt) -> None:
 
 def test_the_guard_stopped_it_for_its_own_limit(attempt: Attempt) -> None:
     attempt.ended(signal=15)
-    attempt.act("term", why="the job held 7.9 GiB of its limit of 8.0 GiB")
+    attempt.act("term", why="the job held 7.9 GiB of its limit of 8.0 GiB", scope="limit")
     attempt.actions[-1].update(scope="limit", others_growth=False)
     told = facts(attempt)
     assert told.memory == "host" and not told.others and told.allowed == int(8 * GIB * 0.85)

@@ -79,7 +79,7 @@ def test_one_that_has_ended_there_is_judged_by_its_files_alone(state: Path) -> N
     assert not (run.attempt / "verdict.json").exists(), "its own host knows more"
 
 
-@pytest.mark.parametrize("verb", ["stop", "resume", "pause", "thaw", "freeze", "watch", "save", "wait"])
+@pytest.mark.parametrize("verb", ["stop", "resume", "pause", "watch", "save", "wait"])
 def test_nothing_is_done_to_it(state: Path, verb: str) -> None:
     run = other(state)
     pid = os.getpid()  # the same number is another process here: this one

@@ -127,7 +127,7 @@ def test_the_victims_that_a_verdict_lists(tmp_path: Path) -> None:
 
 
 def test_what_the_guard_acted_on(tmp_path: Path) -> None:
-    """A recording of an earlier version has no row for it."""
+    """Its row is missing where the writer was killed first."""
     (tmp_path / "actions.jsonl").write_text(
         json.dumps({"action": "term", "facts": {"use": 493 * MIB}}) + "\n"
     )

@@ -27,7 +27,7 @@ from oomproof.runner.run_flags import (
     to_json,
     typed,
 )
-from oomproof.settings import PERSONAL, resolve
+from oomproof.settings import PERSONAL
 
 GIB, MIB = 1 << 30, 1 << 20
 GIVEN = {  # a word for each flag that takes one
@@ -169,23 +169,11 @@ def test_a_settings_file_turns_it_on_or_gives_the_rate(tmp_path: Path) -> None:
         assert of_run(parsed()).alert_swap_growth == rate
 
 
-def test_run_json_of_the_version_before() -> None:
-    kept = {
-        "limit": 5, "margin": 4, "floor": 3, "grace": 60.0, "stop_file": "/tmp/stop", "stop_signal": 10,
-        "watch_only": True, "alerts": {"above": 7, "gpu_above": None, "swap_growth": True}, "oom_exit_code": 9,
-        "agent": True, "protect": True, "pause_max": 5.0,
-    }  # fmt: skip
-    assert from_json(kept) == RunSettings(
-        limit=5, margin=4, floor=3, grace=60.0, stop_file=Path("/tmp/stop"), stop_signal=10, watch_only=True,
-        alert_above=7, alert_swap_growth=0, oom_exit_code=9, protect=True, pause_max=5.0,
-    )  # fmt: skip
-    assert from_json({}).no_agent, "it says nothing of an agent"
-
-
 def test_what_is_damaged_counts_as_not_given() -> None:
     kept = {name: {"no": "value"} for name in FLAGS}
-    assert from_json({**kept, "alerts": 3, "agent": True, "release": "auto"}).limit is None
+    assert from_json({**kept, "agent": True, "release": "auto"}).limit is None
     assert from_json({"limit": True, "grace": "soon", "agent": True}) == RunSettings()
+    assert from_json({}).no_agent, "it says nothing of an agent"
 
 
 def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
@@ -257,20 +245,3 @@ def test_limits_that_are_none(text: str) -> None:
     with pytest.raises(OomproofError) as error:
         gpu_limits(text)
     assert error.value.status == 2
-
-
-def test_the_older_name_of_a_setting_is_understood_wherever_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    assert parser.parse_args(["--freeze-max", "5"]).pause_max == "5"
-    assert "freeze" not in parser.format_help()
-    assert from_json({"freeze_max": 7.0}).pause_max == 7.0
-    file = tmp_path / "oomproof.toml"
-    file.write_text("grace = 3\nfreeze-max = 9\n")
-    given = resolve({}, {"pause_max", "grace"}, tmp_path)
-    assert given["pause_max"] == 9 and given.origin("pause_max") == f"{file}, line 2: pause_max"
-    monkeypatch.setenv("OOMPROOF_FREEZE_MAX", "8")
-    again = resolve({}, {"pause_max", "grace"}, tmp_path)
-    assert again["pause_max"] == "8" and not again.passed_over
