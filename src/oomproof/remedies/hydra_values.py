@@ -8,7 +8,11 @@ from typing import Any
 
 from oomproof.records import dataclass
 from oomproof.remedies.config_formats.scalars import Scalar, Unreadable
-from oomproof.remedies.config_formats.yaml_scalars import yaml_scalars
+from oomproof.remedies.config_formats.yaml_scalars import (
+    ALIASES_TOO_LARGE,
+    aliases_expand_too_far,
+    yaml_scalars,
+)
 from oomproof.remedies.hydra_defaults import Choices, Config, Layer, NotFollowed, header_of, layers
 
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_/][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -105,6 +109,9 @@ def _defaults(path: str, text: str) -> tuple[Any, ...]:
     except ImportError:
         raise NotFollowed("they need ruamel.yaml: pip install 'oomproof[fix]'") from None
     try:
+        document = YAML(typ="safe", pure=True).compose(text)
+        if document is not None and aliases_expand_too_far(document):
+            raise NotFollowed(f"{path}.yaml cannot be read: {ALIASES_TOO_LARGE}")
         loaded = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, RecursionError) as error:
         raise NotFollowed(f"{path}.yaml cannot be read: {str(error).splitlines()[0]}") from error

@@ -14,6 +14,7 @@ from typing import Any
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError, did_you_mean
 from oomproof.plans.knobs import NAME
 from oomproof.records import dataclass
+from oomproof.remedies.config_formats.yaml_scalars import ALIASES_TOO_LARGE, aliases_expand_too_far
 from oomproof.sweeps.search_space import METHODS, Goal, Method, Parameter, checked_range
 
 _DEFAULT = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -90,7 +91,13 @@ def _parsed(data: bytes, path: Path) -> object:
     except ImportError as error:
         raise OomproofError("reading a sweep file needs PyYAML", "pip install 'oomproof[sweep]'") from error
     try:
-        return yaml.load(data, Loader=_loader())
+        loader = _loader()(data)
+        document = loader.get_single_node()
+        if document is None:
+            return None
+        if aliases_expand_too_far(document):
+            raise OomproofError(f"{path}: {ALIASES_TOO_LARGE}", "write out what the sweep needs", USAGE)
+        return loader.construct_document(document)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.evidence.texts import text_stream
+from oomproof.evidence.texts.line_reader import open_lines
 from oomproof.evidence.texts.text_stream import Stream, UnreadableText
 
 WORDS = b"".join(b"step %d loss %f\n" % (n, random.Random(n).random()) for n in range(20_000))
@@ -167,6 +168,24 @@ def test_endless_input_takes_bounded_memory(tmp_path: Path, piece: bytes) -> Non
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and b"no crash found here" in said
     assert int(said.split()[-1]) < 64 << 10, "KiB"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_of_an_endless_line_the_beginning_and_the_end_are_read(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    line = b"begin " + b"x" * (40 << 20) + b" end"
+    (tmp_path / "log").write_bytes(pack(line + b"\n" + WORDS + b"\n" + line + b"\nlast"))
+    lines = open_lines(str(tmp_path / "log"))
+    read = list(lines)
+    assert sum(len(text) for _, text in read) < len(WORDS) + (22 << 20)
+    first = [text for number, text in read if number == 1]
+    assert first[0].startswith("begin x") and first[-1].endswith("x end")
+    between = len(WORDS.split(b"\n"))
+    assert "\n".join(text for number, text in read if 2 <= number < 2 + between) == WORDS.decode()
+    assert read[-1] == (between + 3, "last")
+    (note,) = lines.notes
+    assert note.startswith(f"{tmp_path / 'log'} was read only in part: 6") and "MiB out of the middle" in note
 
 
 def test_an_archive_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from oomproof.remedies.hydra_defaults import NotFollowed
-from oomproof.remedies.hydra_values import applied_values, override_words, trainers
+from oomproof.remedies.hydra_values import _defaults, applied_values, override_words, trainers
 
 pytest.importorskip("ruamel.yaml", reason="the extra [fix] is not installed")
 
@@ -113,6 +113,17 @@ def test_what_is_made_in_code_leaves_a_doubt_on_what_it_may_change() -> None:
 def test_what_is_not_followed_is_said(tree: dict[str, str], words: str, says: str) -> None:
     with pytest.raises(NotFollowed, match=says.replace("(", r"\(")):
         composed(words, tree)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_aliases_that_stand_for_too_much_are_not_followed(merged: bool) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    for level in range(1, 9):
+        aliases = f"[{', '.join([f'*a{level - 1}'] * 9)}]"
+        lines.append(f"a{level}: &a{level} {f'{{<<: {aliases}}}' if merged else aliases}")
+    text = "\n".join([*lines, "defaults: [*a8]", ""])
+    with pytest.raises(NotFollowed, match="its aliases stand for too much"):
+        _defaults("train", text)
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

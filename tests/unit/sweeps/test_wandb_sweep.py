@@ -187,6 +187,33 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, says:
     assert says in str(error.value) and error.value.message.count("\n") == 0
 
 
+@pytest.mark.parametrize(
+    ("first", "next_one"),
+    [
+        ("&v0 [1]", "[{}]"),
+        ("&v0 {values: [1]}", "{{<<: [{}]}}"),
+        (f"&v0 {'a' * 1000}", "[{}]"),
+    ],
+    ids=["lists", "merges", "text"],
+)
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, first: str, next_one: str) -> None:
+    """384 bytes took 3 GB and did not end."""
+    lines = [f"d0: {first}"]
+    for level in range(1, 9):
+        lines.append(f"d{level}: &v{level} " + next_one.format(", ".join([f"*v{level - 1}"] * 9)))
+    text = "\n".join([*lines, "parameters: {x: {values: *v8}}", ""])
+    with pytest.raises(OomproofError, match="its aliases stand for too much"):
+        read(tmp_path, text)
+
+
+def test_aliases_of_ordinary_size_are_values(tmp_path: Path) -> None:
+    text = f"many: &m {list(range(1000))}\nparameters:\n" + "".join(
+        f"  x{number}: {{values: *m}}\n" for number in range(100)
+    )
+    told = read(tmp_path, text)
+    assert len(told.parameters) == 100 and told.parameters[99].values == tuple(range(1000))
+
+
 def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(OomproofError, match="no such file"):
         read_sweep_file(tmp_path / "none.yaml")

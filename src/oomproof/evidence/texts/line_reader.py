@@ -84,7 +84,7 @@ class _Decoder:
 def open_lines(path: str) -> Lines:
     """Every line of a text; ``-`` is standard input. Raises ``UnreadableText`` at once where there is none."""
     stream = Stream(path)
-    return Lines(stream, numbered(transcoded(stream.blocks())))
+    return Lines(stream, numbered(transcoded(stream.blocks_of_lines())))
 
 
 def transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -148,7 +148,7 @@ def marked_lines(
     if command is not None and stream.size is not None and not _is_utf16(stream):
         stream.close()
         return Lines(stream, _by_grep(command, path, stream.size, marks))
-    return Lines(stream, by_hand(transcoded(stream.blocks()), marks))
+    return Lines(stream, by_hand(transcoded(stream.blocks_of_lines()), marks))
 
 
 def _is_utf16(stream: Stream) -> bool:

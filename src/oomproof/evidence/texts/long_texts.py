@@ -38,7 +38,8 @@ def long_lines(path: str, anchors: Sequence[str], starts: Sequence[str], end: st
     """``open_lines``, but behind the first ``LARGE`` bytes of a kernel log only the lines an anchor marks."""
     stream = Stream(path)
     return Lines(
-        stream, _lines(transcoded(stream.blocks()), Marks(anchors, starts, end), shutil.which("grep"))
+        stream,
+        _lines(transcoded(stream.blocks_of_lines()), Marks(anchors, starts, end), shutil.which("grep")),
     )
 
 

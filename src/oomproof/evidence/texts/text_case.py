@@ -144,7 +144,10 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                     job.feed(number, line)
             # said once all is read, with the file's name in front
             notes = [note.removeprefix(f"{path} ") for note in raw.notes]
-            missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
+            missing.extend(
+                Missing(path, note, "copy or unpack it again, or give only the part around the death")
+                for note in notes
+            )
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         told = [true(finding) for finding in job.finish()]
         whole.append(job.whole)

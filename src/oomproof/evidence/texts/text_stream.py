@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, cast
 
@@ -36,6 +37,8 @@ _BROKEN: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMA
 _XZ_MEMORY = 80 << 20
 # A log packs to a hundredth; what grows a thousandfold, and goes on past this, was made to keep us busy.
 _MOST_UNPACKED, _MOST_GROWTH = 256 << 20, 1000
+# Four hours of a bar that is redrawn ten times a second, on one line; each MiB takes 0.3 s to read.
+_LONGEST_LINE = 8 << 20
 
 
 class UnreadableText(OomproofError):
@@ -88,6 +91,33 @@ class Stream:
             self.notes.append(f"{self.name} could be read only in part: {error or 'it ends too early'}")
         finally:
             self.close()
+
+    def blocks_of_lines(self) -> Iterator[bytes]:
+        """The blocks without the middle of a line that is far too long for a log: reading 2 GB of it took minutes. Its end
+        stays, where a redrawn bar stood last. UTF-16 comes whole, for half a character must not be cut away."""
+        whole = self.first.startswith((b"\xff\xfe", b"\xfe\xff"))
+        held: deque[bytes] = deque()
+        line = size = left_out = 0  # bytes: of the line so far, of what is held, of what was dropped
+        for block in self.blocks():
+            newline = block.rfind(b"\n")
+            line = line + len(block) if newline < 0 else len(block) - newline
+            if line <= _LONGEST_LINE or whole:
+                yield from held
+                held.clear()
+                size = 0
+                yield block
+                continue
+            held.append(block)
+            size += len(block)
+            while size - len(held[0]) >= BLOCK:
+                dropped = len(held.popleft())
+                size, left_out = size - dropped, left_out + dropped
+        yield from held
+        if left_out:
+            mib = max(1, left_out >> 20)
+            self.notes.append(
+                f"{self.name} was read only in part: {mib} MiB out of the middle of lines without an end are left out"
+            )
 
     def _piece(self, most: int) -> bytes:
         """Of an archive, what is unpacked so far: a cut one then gives all it has before it fails."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.remedies.config_formats.scalars import Scalar, Unreadable, Wanted, line_of, name_of
 
 _MERGE = "<<"
+_MOST_EXPANDED = 1 << 20  # characters and values; 384 bytes can stand for a billion
+ALIASES_TOO_LARGE = "its aliases stand for too much, over a million characters"
 
 
 def yaml_scalars(text: str, wanted: Wanted) -> list[Scalar]:
@@ -27,6 +30,27 @@ def yaml_scalars(text: str, wanted: Wanted) -> list[Scalar]:
     except (YAMLError, RecursionError) as error:
         raise Unreadable(str(error).splitlines()[0]) from error
     return [scalar for document in documents for scalar in _Walk(text, wanted).below(document, ())]
+
+
+def aliases_expand_too_far(document: Any) -> bool:
+    """Whether a node of PyYAML or ruamel.yaml is larger by ``_MOST_EXPANDED`` where each alias is written out. To be asked
+    before the node is made into values: a merge key copies what its aliases stand for."""
+    sizes: dict[int, int] = {}
+    written = 0
+
+    def expanded(node: Any) -> int:
+        nonlocal written
+        if (known := sizes.get(id(node))) is not None:
+            return known
+        own = 1 + (len(node.value) if node.id == "scalar" else 0)
+        written += own
+        sizes[id(node)] = own  # until its parts are known: a list may hold itself
+        if node.id != "scalar":
+            parts = chain.from_iterable(node.value) if node.id == "mapping" else node.value
+            sizes[id(node)] += sum(map(expanded, parts))
+        return sizes[id(node)]
+
+    return expanded(document) - written > _MOST_EXPANDED
 
 
 class _Walk:
