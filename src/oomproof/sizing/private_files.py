@@ -392,6 +392,7 @@ def main(arguments: list[str]) -> int:
         has_own_processes = _unshare()
     except (Cannot, OSError) as error:
         return _cannot(results, error)
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # it ends with who started it, however that ends
     first = os.fork()
     if first == 0:
         os._exit(_run(results, command, has_own_processes))
