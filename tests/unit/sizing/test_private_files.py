@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.sizing import private_files
+from oomproof.sizing import private_files, watched_child
 
 SCRIPT = """
 import os, socket, sys
@@ -153,3 +153,21 @@ def test_what_is_mounted_below_a_covered_folder_is_still_there(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "driver").read_text() == "the driver"
     assert not (user / "lib" / "own").exists()
+
+
+def test_the_script_is_found_among_its_processes(tmp_path: Path) -> None:
+    """It knows itself by another number than we do."""
+    ready = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    arguments = [sys.executable, "-I", "-S", "-B", private_files.__file__, str(tmp_path)]
+    with subprocess.Popen(
+        [*arguments, sys.executable, "-c", ready], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        found = watched_child.script_processes(child.pid, is_wrapped=True)
+        numbers = [watched_child.own_number(pid) for pid in found]
+        child.stdin.close()
+        if child.wait(60) == private_files.CANNOT:
+            pytest.skip((tmp_path / "cannot").read_text())
+        assert numbers == [int(line)]
