@@ -3,9 +3,13 @@ nothing of ours.
 
     python private_files.py RESULTS COMMAND…
 
-In a mount namespace of its own (and a user namespace, where we are not root) each file system of the machine gets an overlay in
-memory; RESULTS alone is the real folder. The kernel's own files (/sys, /proc/sys) can only be read, and from Linux 6.12 on no
-process outside gets a signal. When the command has ended, RESULTS/written.json lists what it wrote.
+In namespaces of its own (mounts, processes, network, System V memory; a user namespace, where we are not root) the command gets
+another root folder: each file system of the machine has an overlay in memory there, RESULTS alone is the real folder. What takes
+no overlay can only be read, as the kernel's own files (/sys, /proc/sys); /dev has no disks. When the command has ended, all that
+it started is ended too, and RESULTS/written.json lists what it wrote. Where any of this cannot be had, it is not run.
+
+Where parts of /proc are masked (containers), the kernel grants an ordinary user no /proc of another process namespace. The
+command then sees the machine's processes and cannot write to their files; from Linux 6.12 on they get no signal from it.
 """
 
 from __future__ import annotations
@@ -13,51 +17,50 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import stat
 import struct
 import sys
+from collections.abc import Callable
 
 CANNOT = 77  # the exit status where no namespace or overlay could be had; RESULTS/cannot says why
-_NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
-_BIND, _REC, _PRIVATE, _RDONLY, _REMOUNT = 4096, 16384, 1 << 18, 1, 32
+_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+_BIND, _MOVE, _REC, _PRIVATE, _RDONLY, _REMOUNT = 4096, 8192, 16384, 1 << 18, 1, 32
+_NOSUID, _NODEV, _NOEXEC, _DETACH = 2, 4, 8, 2
+# what a mount may not lose in a user namespace: its flags, by their names in mountinfo
+_KEPT_FLAGS = {
+    "nosuid": _NOSUID, "nodev": _NODEV, "noexec": _NOEXEC, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21,
+}  # fmt: skip
 _SYSTEM = ("/proc", "/sys", "/dev")
-_SETTINGS = ("/sys", "/proc/sys")  # of the machine, where root could change them
+_SETTINGS = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+)  # of the machine, in /proc, where root could change them
+_DEVICES = frozenset(["null", "zero", "full", "random", "urandom", "tty", "dri", "kfd", "dxg", "accel"])
+_CARDS = ("nvidia", "nvhost", "nvmap", "nvgpu")  # how the names of NVIDIA's devices begin
+# Capabilities by which root could leave the view: files by their handle, raw devices, other processes, mounts, the clock
+_POWERS = {
+    "dac_read_search": 2, "sys_module": 16, "sys_rawio": 17, "sys_chroot": 18, "sys_ptrace": 19, "sys_admin": 21,
+    "sys_boot": 22, "sys_time": 25, "mknod": 27, "syslog": 34, "bpf": 39, "checkpoint_restore": 40,
+}  # fmt: skip
+_DEATH_SIGNAL, _SUBREAPER, _DROP_POWER, _NO_NEW_PRIVILEGES = 1, 36, 24, 38  # of prctl
 # system calls, the same numbers on every architecture
 _MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 442, 444, 446
 _HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
-_ABI_WITH_SIGNALS, _ASK_ABI, _SCOPE_SIGNALS, _NO_NEW_PRIVILEGES = 6, 1, 2, 38
+_ABI_WITH_SIGNALS, _ASK_ABI, _SCOPE_SIGNALS = 6, 1, 2
+_MOST_ENTRIES = 1000  # of a folder that is covered entry by entry
 # file systems that hold nobody's files
-_NOT_FILES = frozenset(
-    [
-        "proc",
-        "sysfs",
-        "devtmpfs",
-        "devpts",
-        "cgroup",
-        "cgroup2",
-        "securityfs",
-        "debugfs",
-        "tracefs",
-        "pstore",
-        "bpf",
-        "mqueue",
-        "hugetlbfs",
-        "configfs",
-        "fusectl",
-        "autofs",
-        "binfmt_misc",
-        "efivarfs",
-        "rpc_pipefs",
-        "nsfs",
-        "selinuxfs",
-        "ramfs",
-        "squashfs",
-        "iso9660",
-        "erofs",
-    ]
-)
+_NOT_FILES = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs",
+    "pstore", "bpf", "mqueue", "hugetlbfs", "configfs", "fusectl", "autofs", "binfmt_misc", "efivarfs",
+    "rpc_pipefs", "nsfs", "selinuxfs", "ramfs", "squashfs", "iso9660", "erofs",
+))  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -73,15 +76,17 @@ def _call(what: str, result: int) -> None:
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     _call(
         f"mount {target}",
-        _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode() or None),
+        _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode() or None),
     )
 
 
-def _unshare() -> None:
+def _unshare() -> bool:
+    """Leaves all namespaces; this process's children live in the new process namespace. False where they get none."""
     user, group = os.getuid(), os.getgid()
-    if user == 0 and _libc.unshare(_NEWNS | _NEWNET) == 0:
-        return
-    _call("unshare", _libc.unshare(_NEWUSER | _NEWNS | _NEWNET))
+    flags = _NEWNS | _NEWNET | _NEWIPC
+    if user == 0 and _in_child(_try_own_proc) == 0 and _libc.unshare(flags | _NEWPID) == 0:
+        return True
+    _call("unshare", _libc.unshare(_NEWUSER | flags))
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
@@ -89,6 +94,28 @@ def _unshare() -> None:
     ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    if _in_child(_try_own_proc) != 0:
+        return False
+    _call("unshare", _libc.unshare(_NEWPID))
+    return True
+
+
+def _in_child(action: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def _try_own_proc() -> None:
+    """As the kernel refuses it where parts of /proc are masked."""
+    _call("unshare", _libc.unshare(_NEWNS | _NEWPID))
+    if _in_child(lambda: _mount("proc", "/proc", "proc", 0)) != 0:
+        raise Cannot
 
 
 def _loopback() -> None:
@@ -103,134 +130,221 @@ def _loopback() -> None:
             pass
 
 
-def folders_to_cover(mountinfo: str) -> list[str]:
-    """Mount points of writable file systems that hold files, outermost first; for "/" the folders in it."""
-    covered = []
+def mount_points(mountinfo: str) -> dict[str, bool]:
+    """Mount points outside the kernel's own folders, outermost first, with whether files can be written there."""
+    points = {"/": True}
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
-        fields = left.split()
-        point, options, kind = fields[4], fields[5].split(","), right.split()[0]
-        point = point.replace("\\040", " ")
-        inside_system = any(point == system or point.startswith(system + "/") for system in _SYSTEM)
-        if kind in _NOT_FILES or "ro" in options or inside_system or not os.path.isdir(point):
-            continue
-        if point == "/":
-            tops = (entry for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False))
-            covered += [
-                entry.path
-                for entry in tops
-                if entry.path not in _SYSTEM and os.path.ismount(entry.path) is False
-            ]
-        else:
-            covered.append(point)
-    return sorted(set(covered), key=lambda path: (path.count("/"), path))
+        point, options = left.split()[4:6]
+        point = _unescaped(point)
+        if not any(_is_below(point, system) for system in _SYSTEM):
+            points[point] = right.split()[0] not in _NOT_FILES and "ro" not in options.split(",")
+    return {point: points[point] for point in sorted(points, key=lambda path: (path.count("/"), path))}
 
 
-def hidden_by(mountinfo: str, covered: list[str]) -> list[str]:
-    """Mount points below those folders that are not covered themselves: single files (a container's GPU driver comes so), and
-    file systems that are read only. An overlay shows what lies under a mount, not the mount."""
-    points = []
-    for line in mountinfo.splitlines():
-        point = line.split()[4].replace("\\040", " ")
-        if point not in covered and any(point.startswith(folder + "/") for folder in covered):
-            points.append(point)
-    return sorted(set(points), key=lambda path: (path.count("/"), path))
+def _unescaped(point: str) -> str:
+    """As the kernel writes blanks and the like: \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
-def _put_back(handles: list[tuple[str, int]]) -> None:
-    """Over the overlays, and never to be written to."""
-    for point, handle in handles:
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _make_read_only(folder: str) -> None:
+    """With all that is mounted below it."""
+    attributes = struct.pack("QQQQ", _READ_ONLY, 0, 0, 0)
+    arguments = (_HERE, os.fsencode(folder), _RECURSIVE, attributes, len(attributes))
+    if _libc.syscall(_MOUNT_SETATTR, *arguments) == 0:
+        return
+    # before Linux 5.12 one by one
+    real = os.path.realpath(folder)
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split()[4:6] for line in file]
+    for point, options in mounts:
+        if _is_below(_unescaped(point), real):
+            kept = sum(flag for name, flag in _KEPT_FLAGS.items() if name in options.split(","))
+            _mount("", _unescaped(point), "", _BIND | _REMOUNT | _RDONLY | kept)
+
+
+class View:
+    """The command's root folder while it is built. ``scratch`` holds the layers that are written to."""
+
+    def __init__(self, scratch: str, points: dict[str, bool]) -> None:
+        self.scratch, self.root, self.points = scratch, scratch + "/root", points
+        self.covered: list[str] = []  # folders with an overlay, in the order of their numbers
+        os.makedirs(self.root)
+
+    def build(self) -> None:
+        for point, is_writable in self.points.items():
+            if os.path.lexists(self.root + point):  # else it lies where nobody of ours may look
+                self._cover(point, is_writable)
+
+    def _cover(self, path: str, is_writable: bool = True) -> None:
         try:
-            _mount(f"/proc/self/fd/{handle}", point, "", _BIND | _REC)
-            _mount("", point, "", _BIND | _REMOUNT | _RDONLY)
-        except Cannot:  # one that the command may do without
-            pass
-        os.close(handle)
-
-
-def _opened(points: list[str]) -> list[tuple[str, int]]:
-    handles = []
-    for point in points:
+            handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+        except OSError:  # not ours to enter, or gone by now
+            return
         try:
-            handles.append((point, os.open(point, os.O_PATH)))
-        except OSError:  # below a folder that is not ours to enter
-            continue
-    return handles
+            source, info = f"/proc/self/fd/{handle}", os.stat(handle)
+            if is_writable and stat.S_ISDIR(info.st_mode) and self._hold_off(path, source, info):
+                return
+            if not stat.S_ISSOCK(info.st_mode):  # behind a socket is a process outside
+                self._only_read(path, source)
+        finally:
+            os.close(handle)
 
-
-def _cover(folders: list[str], scratch: str) -> None:
-    """An overlay over each. The ones inside others were opened before those hide them."""
-    handles = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in folders]
-    for number, (folder, handle) in enumerate(handles):
-        lower = f"/proc/self/fd/{handle}"
-        upper, work = f"{scratch}/{number}/upper", f"{scratch}/{number}/work"
-        os.makedirs(upper)
-        os.makedirs(work)
-        info = os.stat(handle)
+    def _hold_off(self, path: str, source: str, info: os.stat_result) -> bool:
         try:
-            os.chown(upper, info.st_uid, info.st_gid)
-        except OSError:
-            pass
-        os.chmod(upper, info.st_mode & 0o7777)
+            self._overlay(path, source, info)
+            return True
+        except Cannot:  # in a user namespace none is allowed over other mounts
+            has_mounts = any(point != path and _is_below(point, path) for point in self.points)
+            return has_mounts and self._cover_entries(path, info)
+
+    def _overlay(self, path: str, lower: str, info: os.stat_result) -> None:
+        layer = f"{self.scratch}/{len(self.covered)}"
+        upper, work = layer + "/upper", layer + "/work"
+        os.makedirs(upper, exist_ok=True)
+        os.makedirs(work, exist_ok=True)
+        _like(upper, info)
         layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
-        for options in (layers, layers + ",userxattr"):
-            try:
-                _mount("overlay", folder, "overlay", 0, options)
-                break
-            except Cannot as error:
-                problem = error
-        else:  # such a file system takes no overlay: nothing may be written there
-            try:
-                _mount(folder, folder, "", _BIND | _REC)
-                _mount("", folder, "", _BIND | _REMOUNT | _RDONLY)
-            except Cannot:
-                raise problem from None
-    for _, handle in handles:
-        os.close(handle)
+        try:
+            _mount("overlay", self.root + path, "overlay", _NODEV, layers)
+        except Cannot:
+            _mount("overlay", self.root + path, "overlay", _NODEV, layers + ",userxattr")
+        self.covered.append(path)
+
+    def _cover_entries(self, folder: str, info: os.stat_result) -> bool:
+        """An overlay over a copy of the folder in which each entry is covered by itself. False where they are too many."""
+        try:
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except OSError:  # not ours to enter
+            return False
+        if len(entries) > _MOST_ENTRIES:
+            return False
+        frame = f"{self.scratch}/{len(self.covered)}/frame"
+        os.makedirs(frame)
+        for entry in entries:
+            name = f"{frame}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), name)
+            elif entry.is_dir():
+                os.mkdir(name)
+            else:
+                os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0))
+        _like(frame, info)
+        self._overlay(folder, frame, info)
+        for entry in entries:
+            is_covered_later = entry.path in self.points or entry.path in _SYSTEM
+            if not entry.is_symlink() and not is_covered_later:
+                self._cover(entry.path)
+        return True
+
+    def _only_read(self, path: str, source: str) -> None:
+        """Where that cannot be had, what lies there is hidden."""
+        target = self.root + path
+        try:
+            _mount(source, target, "", _BIND | _REC)
+        except Cannot:
+            if path == "/":
+                raise
+            return
+        try:
+            _make_read_only(target)
+        except Cannot:
+            _call(f"hide {path}", _libc.umount2(os.fsencode(target), _DETACH))
 
 
-def enter(results: str) -> tuple[str, list[str]]:
-    """Into the namespaces; returns the folder with what is written from now on, and the folders that it covers."""
+def _like(folder: str, info: os.stat_result) -> None:
+    try:
+        os.chown(folder, info.st_uid, info.st_gid)
+    except OSError:  # an owner that this namespace does not have
+        pass
+    os.chmod(folder, info.st_mode & 0o7777)
+
+
+def _add_system(root: str, has_own_processes: bool) -> None:
+    _mount("/sys", root + "/sys", "", _BIND | _REC)
+    _make_read_only(root + "/sys")
+    if has_own_processes:
+        _mount("proc", root + "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+        for name in _SETTINGS:
+            path = f"{root}/proc/{name}"
+            if os.path.exists(path):
+                _mount(path, path, "", _BIND | _REC)
+                _make_read_only(path)
+    else:
+        _mount("/proc", root + "/proc", "", _BIND | _REC)
+        _make_read_only(root + "/proc")
+    _add_devices(root + "/dev")
+
+
+def _add_devices(folder: str) -> None:
+    """Those of programs and of GPUs, terminals of its own, and a /dev/shm of its own."""
+    _mount("tmpfs", folder, "tmpfs", _NOSUID | _NOEXEC, "mode=755,size=1m")
+    for name in os.listdir("/dev"):
+        source, target = "/dev/" + name, f"{folder}/{name}"
+        if (name in _DEVICES or name.startswith(_CARDS)) and not os.path.islink(source):
+            if os.path.isdir(source):
+                os.mkdir(target)
+            else:
+                os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+            _mount(source, target, "", _BIND | _REC)
+    for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{to}", f"{folder}/{name}")
+    os.symlink("pts/ptmx", folder + "/ptmx")
+    os.mkdir(folder + "/pts")
+    os.mkdir(folder + "/shm")
+    try:
+        _mount("devpts", folder + "/pts", "devpts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    except Cannot:  # few scripts open a terminal
+        pass
+    try:
+        facts = os.statvfs("/dev/shm")
+        size = f"size={facts.f_blocks * facts.f_frsize},"
+    except OSError:
+        size = ""
+    _mount("tmpfs", folder + "/shm", "tmpfs", _NOSUID | _NODEV, size + "mode=1777")
+
+
+def _change_root(root: str) -> None:
+    os.chdir(root)
+    if _libc.pivot_root(b".", b".") == 0:
+        _call("leave /", _libc.umount2(b".", _DETACH))
+    else:  # the root of an initramfs, or of a chroot
+        _mount(".", "/", "", _MOVE)
+        os.chroot(".")
+    os.chdir("/")
+
+
+def enter(results: str, has_own_processes: bool) -> tuple[str, list[str]]:
+    """Into the view; returns the folder with what is written from now on, and the folders that it covers."""
     directory = os.getcwd()
-    _unshare()
     _loopback()
     _mount("", "/", "", _REC | _PRIVATE)
-    own = os.open(results, os.O_PATH | os.O_DIRECTORY)
+    with open("/proc/self/mountinfo") as file:
+        points = mount_points(file.read())
     scratch = os.path.join(results, "scratch")
     os.makedirs(scratch, exist_ok=True)
     _mount("tmpfs", scratch, "tmpfs", 0, "mode=700")
     inner = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
-    with open("/proc/self/mountinfo") as file:
-        mountinfo = file.read()
-    folders = [folder for folder in folders_to_cover(mountinfo) if not folder.startswith(results)]
-    hidden = _opened([point for point in hidden_by(mountinfo, folders) if not point.startswith(results)])
-    _cover(folders, f"/proc/self/fd/{inner}")
-    _put_back(hidden)
-    _mount(f"/proc/self/fd/{own}", results, "", _BIND | _REC)
-    _own_shared_memory()
-    _settings_read_only()
+    view = View(
+        f"/proc/self/fd/{inner}", {point: points[point] for point in points if not _is_below(point, results)}
+    )
+    view.build()
+    _mount(results, view.root + results, "", _BIND)
+    _add_system(view.root, has_own_processes)
+    _change_root(view.root)
     os.chdir(directory)
-    return f"/proc/{os.getpid()}/fd/{inner}", folders
+    return f"/proc/self/fd/{inner}", view.covered
 
 
-def _own_shared_memory() -> None:
-    """A /dev/shm of its own: what is in it is the command's."""
-    try:
-        facts = os.statvfs("/dev/shm")
-        _mount("tmpfs", "/dev/shm", "tmpfs", 0, f"size={facts.f_blocks * facts.f_frsize},mode=1777")
-    except (OSError, Cannot):
-        pass
-
-
-def _settings_read_only() -> None:
-    """With what is mounted below them. Where the kernel cannot (before 5.12), they stay as they are."""
-    attributes = struct.pack("QQQQ", _READ_ONLY, 0, 0, 0)
-    for folder in _SETTINGS:
-        try:
-            _mount(folder, folder, "", _BIND | _REC)
-        except Cannot:
-            continue
-        _libc.syscall(_MOUNT_SETATTR, _HERE, folder.encode(), _RECURSIVE, attributes, len(attributes))
+def give_up_powers() -> None:
+    """From the next program on, root has none of those with which it could leave the view."""
+    for number in _POWERS.values():
+        _libc.prctl(_DROP_POWER, number, 0, 0, 0)
 
 
 def keep_signals_inside() -> bool:
@@ -273,27 +387,85 @@ def written(scratch: str, covered: list[str], most: int = 8) -> dict[str, object
 
 
 def main(arguments: list[str]) -> int:
-    results, command = arguments[0], arguments[1:]
+    results, command = os.path.realpath(arguments[0]), arguments[1:]
     try:
-        scratch, covered = enter(results)
+        has_own_processes = _unshare()
     except (Cannot, OSError) as error:
-        with open(os.path.join(results, "cannot"), "w") as file:
-            file.write(str(error))
-        return CANNOT
+        return _cannot(results, error)
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # it ends with who started it, however that ends
+    first = os.fork()
+    if first == 0:
+        os._exit(_run(results, command, has_own_processes))
+    return _exit_code(_ended(first))
+
+
+def _cannot(results: str, error: Exception) -> int:
+    _write_anew(os.path.join(results, "cannot"), str(error))
+    return CANNOT
+
+
+def _run(results: str, command: list[str], has_own_processes: bool) -> int:
+    """The first process of the namespace: when it ends, so do all others there."""
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    try:
+        scratch, covered = enter(results, has_own_processes)
+    except (Cannot, OSError) as error:
+        return _cannot(results, error)
     child = os.fork()
     if child == 0:
+        _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        give_up_powers()
         keep_signals_inside()
         try:
             os.execvp(command[0], command)
         except OSError as error:
-            print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+            print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
             os._exit(127)
+    status = _ended(child)
+    _end_the_rest(has_own_processes)
+    _write_anew(os.path.join(results, "written.json"), json.dumps(written(scratch, covered)))
+    return _exit_code(status)
+
+
+def _ended(child: int) -> int:
+    """Its wait status. Orphans become this process's children, and end unseen."""
     signal.signal(signal.SIGTERM, lambda *given: os.kill(child, signal.SIGTERM))
-    _, status = os.waitpid(child, 0)
-    with open(os.path.join(results, "written.json"), "w") as file:
-        json.dump(written(scratch, covered), file)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            return status
+
+
+def _exit_code(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _end_the_rest(has_own_processes: bool) -> None:
+    """Daemons too: orphans have become children of this process."""
+    while True:
+        try:
+            if has_own_processes:
+                os.kill(-1, signal.SIGKILL)
+            else:
+                with open("/proc/thread-self/children") as file:
+                    for pid in file.read().split():
+                        os.kill(int(pid), signal.SIGKILL)
+            os.wait()
+        except OSError:  # no more of them
+            return
+
+
+def _write_anew(path: str, text: str) -> None:
+    """Whatever the command put there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        file.write(text)
 
 
 if __name__ == "__main__":

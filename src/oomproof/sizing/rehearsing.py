@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
-from oomproof.machine import processes
 from oomproof.records import dataclass, replace
 from oomproof.sizing import watched_child
 from oomproof.sizing.host_figures import QUEUE_NOT_FULL, loaders_of, not_settled, unseen, workers_hold
@@ -201,7 +200,7 @@ def _watch(
             return looks
         except subprocess.TimeoutExpired:
             pass
-        for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
+        for pid in watched_child.script_processes(child.pid, is_wrapped):
             watched.peak = watched.main = watched.workers = 0
             if watched_child.look(pid, watched, folder):
                 phase = _phase(folder)
@@ -218,7 +217,10 @@ def _watch(
 
 
 def _phase(folder: str) -> str:
-    with contextlib.suppress(OSError), open(os.path.join(folder, "phase"), errors="replace") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(os.path.join(folder, "phase"), errors="replace", opener=watched_child.regular_only) as file,
+    ):
         return file.read(32).strip() or "load"
     return "load"
 
@@ -251,10 +253,13 @@ def _answer(folder: str, looks: Looks, others: Mapping[str, int], tell: Callable
     failed = watched.status != 0 and not result.get("memory_error")
     rehearsal = _rehearsed(result, looks, others, folder)
     if failed:
-        watched_child.show_error(folder, tell)
+        cause = watched_child.cause_of_failure(
+            folder, tell, has_network=watched.has_network, when="in a rehearsal"
+        )
+        cause = cause or "the command failed by itself"
         return replace(
             rehearsal,
-            refused=f"the command failed by itself in {result['phase']}, with status {watched.status}; its error is above",
+            refused=f"{cause} in {result['phase']}, with status {watched.status}; its error is above",
             status=watched.status,
         )
     return rehearsal
@@ -266,9 +271,10 @@ def _nothing_seen(
     if watched.timed_out and not watched_child.is_started(folder):
         return Rehearsal(refused=watched_child.NOT_STARTED)
     if watched.status != 0 and not watched.timed_out:
-        cause = "the command failed by itself"
-        if watched_child.show_error(folder, tell) and not watched.has_network:
-            cause = "the command failed for lack of the network, which is off in a rehearsal (run it once before, so that its data is here, or give --allow-writes)"
+        cause = watched_child.cause_of_failure(
+            folder, tell, has_network=watched.has_network, when="in a rehearsal"
+        )
+        cause = cause or "the command failed by itself"
         return Rehearsal(
             refused=f"{cause}, with status {watched.status}; its error is above", status=watched.status
         )
@@ -286,7 +292,10 @@ def _read(folder: str) -> dict[str, Any] | None:
     results = []
     for name in os.listdir(folder):
         if name.endswith(".json") and name[:-5].isdigit():
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
+            with (
+                contextlib.suppress(OSError, ValueError),
+                open(os.path.join(folder, name), opener=watched_child.regular_only) as file,
+            ):
                 results.append(json.load(file))
     return max(
         results, key=lambda result: (bool(result.get("refused")), result.get("steps", 0)), default=None

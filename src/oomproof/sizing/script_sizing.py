@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
-from oomproof.machine import processes
 from oomproof.records import dataclass, replace
 from oomproof.sizing import kernel_search, virtual_run, watched_child
 from oomproof.sizing.calibrated_card import CalibratedCard
@@ -154,7 +153,7 @@ def _watch(
             return watched
         except subprocess.TimeoutExpired:
             pass
-        for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
+        for pid in watched_child.script_processes(child.pid, is_wrapped):
             if watched_child.look(pid, watched, folder):
                 looks += 1
                 watched_child.tell_looks(folder, looks)
@@ -204,23 +203,24 @@ def _answer(
             f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
         )
     if failed and watched.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV):
-        watched_child.show_error(folder, tell)
+        watched_child.cause_of_failure(folder, tell, has_network=True, when="")
         return _refused(
             "the command crashed (SIGSEGV), by itself or in compiled code that was given an address in the GPU's memory, of which a virtual GPU has none; run it there with: oomproof run",
             status=watched.status,
         )
     if failed:
-        cause = "the command failed by itself"
-        if watched_child.show_error(folder, tell) and not watched.has_network:
-            cause = "the command failed for lack of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
-        elif run is not None and run.result.get("widened"):
+        cause = watched_child.cause_of_failure(
+            folder, tell, has_network=watched.has_network, when="while sizing"
+        )
+        if not cause and run is not None and run.result.get("widened"):
             # torch.unique, x[mask]: as many as there can be, which a check of the script's own may not like
             cause = f"the command failed, by itself or for lack of real values (a virtual GPU has none, and it used {', '.join(run.result['widened'])})"
-        elif run is None and watched_child.printed(folder, _NO_TORCH):
+        elif not cause and run is None and watched_child.printed(folder, _NO_TORCH):
             return _refused(
                 f"{python_of(argv[0]) or argv[0]} has no torch; start the command with the Python of your environment",
                 status=watched.status,
             )
+        cause = cause or "the command failed by itself"
         return _refused(f"{cause}, with status {watched.status}; its error is above", status=watched.status)
     if run is None and not watched_child.is_started(folder):
         return _refused(watched_child.NOT_STARTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from array import array
@@ -18,6 +19,7 @@ from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.generation_events import continued
 from oomproof.sizing.shuffled_steps import reserved_in_other_orders
 from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
+from oomproof.sizing.watched_child import regular_only
 from oomproof.units import format_size
 
 # of a storage without a name: born in forward, backward, optimizer
@@ -75,11 +77,11 @@ def by_values(run: VirtualRun) -> str:
 
 def read(folder: str) -> VirtualRun | None:
     """Of the process that had most on its card: launchers and helpers import torch as well."""
-    runs = [
-        load(os.path.join(folder, name))
-        for name in os.listdir(folder)
-        if name.endswith(".json") and name[:-5].isdigit()
-    ]
+    runs = []
+    for name in os.listdir(folder):
+        if name.endswith(".json") and name[:-5].isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                runs.append(load(os.path.join(folder, name)))
     return max(
         runs,
         key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)),
@@ -88,7 +90,7 @@ def read(folder: str) -> VirtualRun | None:
 
 
 def load(path: str) -> VirtualRun:
-    with open(path) as file:
+    with open(path, opener=regular_only) as file:
         result = json.load(file)
     stem = path[: -len(".json")]
     run = VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
@@ -160,7 +162,7 @@ def _events(path: str) -> list[tuple[int, int]]:
 
 def _bytes(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular_only) as file:
             return file.read()
     except OSError:
         return b""

@@ -4,13 +4,17 @@ what it needs."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from oomproof.leaf.proc_files import read_bytes
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
@@ -30,6 +34,8 @@ _NO_NETWORK = (
     "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
     "doesn't exist on the Hugging Face Hub",  # evaluate, where it is told to be offline
 )  # fmt: skip
+# EOVERFLOW: the file's owner or group has no number in the user namespace
+_NO_SUCH_OWNER = os.strerror(errno.EOVERFLOW)
 NOT_STARTED = (
     "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
     "PYTHONPATH before oomproof, not in the command"
@@ -68,8 +74,18 @@ def cannot_be_private(status: int, folder: str) -> str:
     path = os.path.join(folder, "cannot")
     if status != private_files.CANNOT or not os.path.exists(path):
         return ""
-    with open(path) as file:
+    with contextlib.suppress(OSError), open(path, opener=regular_only) as file:
         return file.read()
+    return ""
+
+
+def regular_only(path: str, flags: int) -> int:
+    """An ``opener`` for files in the child's folder, where the script may have put a link or a pipe in their place."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return handle
 
 
 def usable() -> int:
@@ -139,7 +155,7 @@ def held_back(folder: str) -> Iterator[str]:
     path = os.path.join(folder, "written.json")
     if not os.path.exists(path):
         yield "the script's files were written and its network was on, as --allow-writes says"
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
+    with contextlib.suppress(OSError, ValueError), open(path, opener=regular_only) as file:
         written = json.load(file)
         if written["count"]:
             files = "file" if written["count"] == 1 else "files"
@@ -152,8 +168,15 @@ def is_started(folder: str) -> bool:
 
 def tell_looks(folder: str, looks: int) -> None:
     """To the child, which waits for them when it holds most."""
-    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w") as file:
+    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w", opener=regular_only) as file:
         file.write(str(looks))
+
+
+def script_processes(child: int, is_wrapped: bool) -> list[int]:
+    """The command's first process: where its writes are held off, that is the first child of the namespace's first process."""
+    if not is_wrapped:
+        return [child]
+    return [pid for first in processes.children(child) for pid in processes.children(first)[:1]]
 
 
 def look(pid: int, watched: Watched, folder: str) -> bool:
@@ -169,7 +192,7 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
     if not own or pids != _script_processes(pid, folder):
         return False
     named = _main_process(folder)
-    main = next((member for member in members if member.pid == named), None) or max(
+    main = next((member for member in members if own_number(member.pid) == named), None) or max(
         members, key=lambda member: member.anon
     )
     with contextlib.suppress(OSError):
@@ -190,7 +213,7 @@ def look(pid: int, watched: Watched, folder: str) -> bool:
 def _main_process(folder: str) -> int:
     """As it says itself: a worker that it forked has its pages too, and those of a batch beside them. 0: not yet."""
     try:
-        with open(os.path.join(folder, MAIN)) as file:
+        with open(os.path.join(folder, MAIN), opener=regular_only) as file:
             return int(file.read())
     except (OSError, ValueError):
         return 0
@@ -199,9 +222,19 @@ def _main_process(folder: str) -> int:
 def _script_processes(pid: int, folder: str) -> tuple[int, ...]:
     """Without those that look at the script's data for us."""
     aside: set[int] = set()
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, ASIDE)) as file:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(os.path.join(folder, ASIDE), opener=regular_only) as file,
+    ):
         aside = {int(line) for line in file.read().split()}
-    return tuple(member for member in (pid, *processes.descendants(pid)) if member not in aside)
+    members = (pid, *processes.descendants(pid))
+    return tuple(member for member in members if not aside or own_number(member) not in aside)
+
+
+def own_number(pid: int) -> int:
+    """The number by which a process knows itself: another than ours in a process namespace of its own."""
+    numbers = re.search(rb"^NSpid:.*\s(\d+)$", read_bytes(f"/proc/{pid}/status") or b"", re.MULTILINE)
+    return int(numbers[1]) if numbers else pid
 
 
 def shared_in_use() -> int:
@@ -213,12 +246,18 @@ def shared_in_use() -> int:
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
-def show_error(folder: str, tell: Callable[[str], None]) -> bool:
-    """The end of what the command printed; whether it speaks of a network that is not there."""
+def cause_of_failure(folder: str, tell: Callable[[str], None], *, has_network: bool, when: str) -> str:
+    """Shows the end of what the command printed. Returns what of its surroundings made it fail, by what it printed, or nothing."""
     lines = _last_lines(folder)
     for line in lines:
         tell(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…")
-    return any(word in line for line in lines for word in _NO_NETWORK)
+    if has_network:
+        return ""
+    if any(word in line for line in lines for word in _NO_NETWORK):
+        return f"the command failed for lack of the network, which is off {when} (run it once before, so that its data is here, or give --allow-writes)"
+    if any(_NO_SUCH_OWNER in line for line in lines):
+        return f"the command wrote to a file or folder of an owner or a group that is not yours, which is not possible {when} (give it your own group with chgrp, or give --allow-writes)"
+    return ""
 
 
 def printed(folder: str, text: str) -> bool:
@@ -226,6 +265,9 @@ def printed(folder: str, text: str) -> bool:
 
 
 def _last_lines(folder: str) -> list[str]:
-    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(os.path.join(folder, "output"), errors="replace", opener=regular_only) as file,
+    ):
         return file.read().splitlines()[-_SHOWN:]
     return []
