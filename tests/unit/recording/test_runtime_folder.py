@@ -79,6 +79,17 @@ def test_the_sessions_own_comes_first_and_a_link_in_it_is_not_followed(
     assert runtime_folder.runtime_folder() == ours(tmp)
 
 
+@pytest.mark.parametrize("umask", ["000", "022"])
+def test_the_folders_above_the_state_folder_are_private_too(tmp_path: Path, umask: str) -> None:
+    code = (
+        f"import os; from pathlib import Path; os.umask(0o{umask});"
+        "from oomproof.recording.state_files import make_private; make_private(Path('a/b/oomproof'))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    made = [tmp_path / name for name in ("a", "a/b", "a/b/oomproof")]
+    assert [oct(path.stat().st_mode & 0o777) for path in made] == ["0o700"] * 3
+
+
 def test_no_folder_at_all_is_said(
     tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
