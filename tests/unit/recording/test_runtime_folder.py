@@ -79,6 +79,19 @@ def test_the_sessions_own_comes_first_and_a_link_in_it_is_not_followed(
     assert runtime_folder.runtime_folder() == ours(tmp)
 
 
+@needs_root
+def test_a_sessions_folder_of_another_user_is_not_used(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sudo -E` leaves the variable as it was, and its owner could move our folder away."""
+    session = tmp / "session"
+    session.mkdir()
+    os.chown(session, 4242, 4242)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    assert runtime_folder.runtime_folder() == ours(tmp)
+    assert os.listdir(session) == [] and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("umask", ["000", "022"])
 def test_the_folders_above_the_state_folder_are_private_too(tmp_path: Path, umask: str) -> None:
     code = (
