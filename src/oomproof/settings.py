@@ -38,6 +38,7 @@ _NO_SETTINGS = {
 _FACTS = "OOMPROOF_ALERT_"  # what a command of --on-alert is told; a few settings begin alike
 # Commands, and whom something is sent to: a folder that somebody cloned must not name them.
 PERSONAL = frozenset(("on_alert", "on_end", "alert_desktop", "alert_webhook", "alert_mail"))
+_PATHS = ("stop_file", "ledger")  # where we make files: a project's file names only what lies below it
 _said: set[str] = set()  # files whose being passed over was told
 
 
@@ -168,18 +169,29 @@ def _layers(folder: Path | None = None) -> tuple[list[tuple[Path, dict[str, Any]
                 passed_over[str(path)] = f"{own.name} beside it comes first"
         if layers:
             break
-    projects = [(path, _without_personal(path, renamed(values), passed_over)) for path, values in layers]
+    projects = [(path, _allowed(path, renamed(values), start, passed_over)) for path, values in layers]
     others = [(path, renamed(_load(path, passed_over))) for path in (user_file(), SYSTEM)]
     return projects + [(path, values) for path, values in others if values], passed_over
 
 
-def _without_personal(path: Path, values: dict[str, Any], passed_over: PassedOver) -> dict[str, Any]:
-    for name in sorted(PERSONAL & values.keys()):
-        passed_over[where(path, name)] = (
+def _allowed(
+    path: Path, values: dict[str, Any], start: Path | None, passed_over: PassedOver
+) -> dict[str, Any]:
+    """What a project's file may decide. ``start``: the folder that relative paths are meant from."""
+    refused: dict[str, str] = {}
+    for name in PERSONAL & values.keys():
+        refused[name] = (
             "commands and receivers count only as a flag, "
             f"as the variable OOMPROOF_{name.upper()} or in {user_file()}, never from a project's file"
         )
-    return {name: value for name, value in values.items() if name not in PERSONAL}
+    for name in _PATHS:
+        below = os.path.realpath(path.parent)
+        value = os.path.realpath(os.path.join(start or below, str(values.get(name) or below)))
+        if os.path.commonpath((below, value)) != below:
+            refused[name] = f"outside {below}; a project's file names only what lies below it"
+    for name in sorted(refused):
+        passed_over[where(path, name)] = refused[name]
+    return {name: value for name, value in values.items() if name not in refused}
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as file:
+    with (folder / "filler").open("ab", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)

@@ -174,6 +174,24 @@ def test_a_projects_file_names_no_command_and_no_receiver(
     assert "alert_webhook" in told and "example.org" not in told and "owned" not in told
 
 
+@pytest.mark.parametrize("name", ["stop_file", "ledger"])
+def test_a_projects_file_names_only_what_lies_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    inside = tmp_path / "project"
+    (inside / "work").mkdir(parents=True)
+    (inside / "link").symlink_to(tmp_path)
+    for value, counts in (
+        ("stop", True), (f"{inside}/stop", True), ("../stop", True), ("../../stop", False), ("/etc/stop", False),
+        ("../link/stop", False), (f"{inside}-not/stop", False),
+    ):  # fmt: skip
+        (inside / "oomproof.toml").write_text(f'{name} = "{value}"\n')
+        (inside / "oomproof.toml").chmod(0o644)
+        given = settings.resolve({}, {name}, inside / "work")
+        assert given[name] == (value if counts else None), value
+    assert f"{name}: outside {inside}" in capsys.readouterr().err
+
+
 def test_the_users_own_file_and_variables_do(
     folders_of_their_own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,8 @@ def runtime_folder() -> Path:
     Another user may have made the one in /tmp before us: that is told once, and the next one serves."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     problems: list[str] = []
-    if base and os.path.isdir(base) and os.access(base, os.W_OK):
+    # With `sudo -E` it is another user's, who could move our folder away.
+    if base and os.path.isdir(base) and os.access(base, os.W_OK) and os.stat(base).st_uid == os.getuid():
         try:
             return private_folder(Path(base) / "oomproof")
         except OomproofError as error:

@@ -71,7 +71,9 @@ def read_small(path: str | os.PathLike[str], most: int = _MOST) -> bytes:
 def make_private(folder: Path) -> Path:
     """The folder, there and closed to others."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in (*reversed(folder.parents), folder):  # mkdir(parents=True) leaves the mode to the umask
+            if not part.exists():
+                part.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():  # root may write there too, and its owner may lay links
             raise PermissionError(errno.EPERM, "it belongs to another user")
         folder.chmod(0o700)

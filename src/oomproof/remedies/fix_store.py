@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import shutil
@@ -21,7 +22,9 @@ from oomproof.records import dataclass
 SCHEMA = 1
 PROBATION, CONFIRMED, OFFERED, UNDONE, BEGUN = "probation", "confirmed", "offered for undo", "undone", "begun"
 _KEPT = 50  # of the newest that are over
-_LARGEST = 1 << 20
+_LARGEST = 2 << 20  # bytes; a file that may be changed has at most half of it
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # not on a Mac, nor in a glibc older than 2.28
 
 
 @dataclass(frozen=True)
@@ -58,36 +61,50 @@ def list_fixes() -> list[Fix]:
     return [fix for name in names if (fix := Fix(fixes_folder() / name)).manifest]
 
 
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """One file's new content. It waits in ``aside``, beside the file; later ``aside`` has what was replaced."""
+
+    path: str
+    expected: str  # hash of what is replaced
+    text: str
+    aside: str
+    time_ns: int | None = None  # when the file shall have been written; None: now
+
+    @property
+    def after(self) -> str:
+        return _hash(self.text)
+
+
 def apply(texts: Mapping[str, tuple[str, str]], about: Mapping[str, Any]) -> Fix:
-    """``texts``: (before, after) by path. All of them, or none: what was written is put back when one fails. The manifest and the backups
-    are on disk before the first file changes. Raises OomproofError."""
+    """``texts``: (before, after) by path. Changes all files or none. The manifest, the backups and the new contents
+    are on disk before the first file is replaced. Raises OomproofError."""
     fix = _new_fix()
-    files: list[dict[str, Any]] = []
-    written: list[str] = []
+    new = [
+        _Replacement(path, _hash(before), after, _aside(fix, path)) for path, (before, after) in texts.items()
+    ]
     try:
-        for path, (before, after) in texts.items():
-            written_at = os.stat(path).st_mtime_ns
+        files: list[dict[str, Any]] = []
+        for one in new:
+            status = os.lstat(one.path)
+            if status.st_nlink > 1:
+                raise OomproofError(f"nothing was changed: {one.path} has several names (hard links)")
             files.append(
-                {"path": path, "before": _hash(before), "after": _hash(after), "time_ns": written_at}
+                {"path": one.path, "before": one.expected, "after": one.after, "time_ns": status.st_mtime_ns}
             )
         for number, (before, _) in enumerate(texts.values()):
             _write_new(fix.backup(number), before.encode())
-        state_files.write_json(
-            fix.folder / "fix.json",
-            {"schema": SCHEMA, **about, "applied": time.time(), "state": BEGUN, "files": files},
-        )
-        for path, (before, after) in texts.items():
-            replace_text(path, _hash(before), after)
-            written.append(path)
-        fix.note(state=PROBATION)
-    except (OSError, OomproofError) as error:
-        for path in written:
-            with contextlib.suppress(OSError, OomproofError):
-                replace_text(path, _hash(texts[path][1]), texts[path][0])
+        manifest = {"schema": SCHEMA, **about, "applied": time.time(), "state": BEGUN, "files": files}
+        state_files.write_json(fix.folder / "fix.json", manifest)
+        for folder in (fix.folder, fix.folder.parent):
+            state_files.sync(folder)
+        _replace_all(fix, new, PROBATION)
+    except BaseException as error:
+        _put_back(fix, new, error)
         shutil.rmtree(fix.folder, ignore_errors=True)
-        if isinstance(error, OomproofError):
-            raise
-        raise OomproofError(f"nothing was changed: {error.strerror}: {error.filename}") from error
+        raise _shown(error, "changed") from error
+    for one in new:
+        _clear(one.aside, one.path, (one.expected,))
     _prune()
     return fix
 
@@ -102,41 +119,133 @@ def undo(fix: Fix) -> list[str]:
             raise OomproofError(
                 f"nothing was undone: {path} {gone}", f"as it was before: {fix.backup(number)}"
             )
+        _clear(_aside(fix, path), path, (before, after))
     kept = {number: _kept_text(fix.backup(number), before) for number, _, before, _ in files}
-    times = {file["path"]: file.get("time_ns") for file in fix.manifest["files"]}
-    for number, path, _, after in files:
-        if now[path] == after:
-            replace_text(path, after, kept[number], times.get(path))
-    fix.note(state=UNDONE)
+    times = [file.get("time_ns") for file in fix.manifest["files"]]
+    new = [
+        _Replacement(path, after, kept[number], _aside(fix, path), times[number])
+        for number, path, _, after in files
+        if now[path] == after
+    ]
+    try:
+        _replace_all(fix, new, UNDONE)
+    except BaseException as error:
+        _put_back(fix, new, error)
+        raise _shown(error, "undone") from error
+    for one in new:
+        _clear(one.aside, one.path, (one.expected,))
     return list(now)
 
 
-def replace_text(path: str, expected: str, text: str, time_ns: int | None = None) -> None:
-    """Atomically, with mode and owner as they were; only where the file still is what was read. ``time_ns``: when it shall have been
-    written. Raises OomproofError or OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or hashlib.sha256(file.read()).hexdigest() != expected:
-            raise OomproofError(f"{path} was changed meanwhile", "look at it, and try again")
-    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.oomproof-{os.getpid()}")
-    made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+def _replace_all(fix: Fix, new: Sequence[_Replacement], state: str) -> None:
+    """Takes no space once the first file is replaced, so that a disk that is full by then does no harm."""
+    for one in new:
+        _stage(one)
+    for one in new:
+        _swap(one.aside, one.path, one.expected)
+    for folder in {os.path.dirname(one.path) for one in new}:
+        state_files.sync(Path(folder))
+    fix.note(state=state)
+
+
+def _put_back(fix: Fix, new: Sequence[_Replacement], error: BaseException) -> None:
+    """Undoes ``_replace_all`` by renames alone. Raises OomproofError where that fails; the originals are then kept."""
+    left = []
+    for one in reversed(new):
         try:
-            write_all(made, text.encode())
+            now, aside = _hash_now(one.path), _hash_now(one.aside)
+            staged = aside == one.after or (
+                aside is None and now != one.after
+            )  # never replaced, or back already
+            if now != one.expected and not staged:
+                _swap(one.aside, one.path, one.after)
+            _clear(one.aside, one.path, (one.after,))
+        except (OSError, OomproofError):
+            left.append(one.path)
+    if left:
+        hint = f"the files as they were: {fix.folder}; to put them back: oomproof fix --undo {fix.id}"
+        raise OomproofError(f"{_words(error)}; not put back: {', '.join(left)}", hint) from error
+
+
+def _stage(one: _Replacement) -> None:
+    """Writes the new content beside the file, with the file's mode, owner and attributes."""
+    status = os.lstat(one.path)
+    if _hash_now(one.path) != one.expected:
+        raise _changed(one.path)
+    part = f"{one.aside}.part"  # a name that only what is half written has
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, one.text.encode())
             if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(made, status.st_uid, status.st_gid)
-            os.fchmod(made, stat.S_IMODE(status.st_mode))
-            if isinstance(time_ns, int):
-                os.utime(made, ns=(time_ns, time_ns))
-            os.fsync(made)
+                os.fchown(fd, status.st_uid, status.st_gid)
+            shutil.copystat(one.path, part)
+            written = time.time_ns() if not isinstance(one.time_ns, int) else one.time_ns
+            os.utime(fd, ns=(written, written))
+            os.fsync(fd)
         finally:
-            os.close(made)
-        os.replace(temporary, path)
+            os.close(fd)
+        os.rename(part, one.aside)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, one.path) from error
+
+
+def _swap(aside: str, path: str, expected: str) -> None:
+    """Makes the two files change places, unless ``path`` has another content than expected: newer work of the user's.
+    That is asked again after the exchange, when nobody can replace what was there."""
+    if _hash_now(path) != expected:
+        raise _changed(path)
+    _exchange(aside, path)
+    if _hash_now(aside) != expected:
+        _exchange(aside, path)
+        raise _changed(path)
+
+
+def _exchange(aside: str, path: str) -> None:
+    """Atomically where the file system can. Elsewhere (NFS) the file that is replaced gets a second name first."""
+    if _renameat2 is not None:
+        names = (os.fsencode(aside), os.fsencode(path))
+        if not _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+            return
+    old = f"{aside}.old"
+    os.link(path, old, follow_symlinks=False)
+    try:
+        os.replace(aside, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        os.unlink(old)
         raise
+    os.replace(old, aside)
+
+
+def _clear(aside: str, path: str, known: Sequence[str]) -> None:
+    """Removes what we left beside the file. Raises OomproofError where the user wrote into it meanwhile; that stays."""
+    with contextlib.suppress(OSError):
+        os.unlink(f"{aside}.part")
+    for name in (aside, f"{aside}.old"):
+        now = _hash_now(name)
+        if now in known:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        elif now is not None:
+            raise OomproofError(f"{path} was written to just as it was replaced", f"what was written: {name}")
+
+
+def _aside(fix: Fix, path: str) -> str:
+    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.oomproof-{fix.id}")
+
+
+def _changed(path: str) -> OomproofError:
+    return OomproofError(f"{path} was changed meanwhile", "look at it, and try again")
+
+
+def _shown(error: BaseException, done: str) -> BaseException:
+    return OomproofError(f"nothing was {done}: {_words(error)}") if isinstance(error, OSError) else error
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror}: {error.filename}"
+    return error.message if isinstance(error, OomproofError) else "interrupted"
 
 
 def _files(fix: Fix) -> list[tuple[int, str, str, str]]:
@@ -175,12 +284,15 @@ def _new_fix() -> Fix:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _hash(text: str) -> str:
@@ -188,11 +300,20 @@ def _hash(text: str) -> str:
 
 
 def _hash_now(path: str) -> str | None:
+    """None where there is no such file; empty where there is something else than a file that we can read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read(_LARGEST + 1)).hexdigest()
-    except OSError:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return ""
+            with open(fd, "rb", closefd=False) as file:
+                return hashlib.sha256(file.read(_LARGEST + 1)).hexdigest()
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
         return None
+    except OSError:
+        return ""
 
 
 def _prune() -> None:

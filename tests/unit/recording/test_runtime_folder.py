@@ -79,6 +79,30 @@ def test_the_sessions_own_comes_first_and_a_link_in_it_is_not_followed(
     assert runtime_folder.runtime_folder() == ours(tmp)
 
 
+@needs_root
+def test_a_sessions_folder_of_another_user_is_not_used(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sudo -E` leaves the variable as it was, and its owner could move our folder away."""
+    session = tmp / "session"
+    session.mkdir()
+    os.chown(session, 4242, 4242)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    assert runtime_folder.runtime_folder() == ours(tmp)
+    assert os.listdir(session) == [] and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("umask", ["000", "022"])
+def test_the_folders_above_the_state_folder_are_private_too(tmp_path: Path, umask: str) -> None:
+    code = (
+        f"import os; from pathlib import Path; os.umask(0o{umask});"
+        "from oomproof.recording.state_files import make_private; make_private(Path('a/b/oomproof'))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    made = [tmp_path / name for name in ("a", "a/b", "a/b/oomproof")]
+    assert [oct(path.stat().st_mode & 0o777) for path in made] == ["0o700"] * 3
+
+
 def test_no_folder_at_all_is_said(
     tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

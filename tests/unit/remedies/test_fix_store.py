@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from oomproof.remedies import fix_store
 from oomproof.remedies.fix_files import CHANGED_SINCE, settings_files
 from oomproof.remedies.fix_proposal import _with_own_change
 from oomproof.remedies.settings_search import SettingsFile
+
+PROGRAM = Path(__file__).parent.parent / "helpers_fix.py"
 
 
 @pytest.fixture(autouse=True)
@@ -79,31 +82,78 @@ def test_one_that_cannot_be_written_leaves_all_as_they_were(two: list[Path]) -> 
     assert [path.read_text() for path in two] == ["workers: 16\n"] * 2 and fix_store.list_fixes() == []
 
 
-KILLED = """
-import os, sys
-from oomproof.remedies import fix_store
-plain, count = os.replace, 0
-def replace(a, b):
-    global count
-    count += 1
-    if count == int(sys.argv[1]):
-        os.kill(os.getpid(), 9)
-    plain(a, b)
-os.replace = replace
-fix_store.apply({path: ("workers: 16\\n", "workers: 5\\n") for path in sys.argv[2:]}, {"run": "r1"})
-"""
+def before_each_line(verb: str, kind: str, folder: Path, state: Path) -> None:
+    kind, *links = kind.split()
+    command = [sys.executable, str(PROGRAM), verb, kind, str(folder), *links]
+    done = subprocess.run(
+        command, env={**os.environ, "XDG_STATE_HOME": str(state)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50, "lines"
 
 
-@pytest.mark.parametrize("at", range(1, 5))
-def test_killed_at_any_rename_it_can_be_undone(two: list[Path], at: int) -> None:
-    """The manifest, the two files, the manifest again."""
-    done = subprocess.run([sys.executable, "-c", KILLED, str(at), *map(str, two)])
-    assert done.returncode == -9
-    fixes = fix_store.list_fixes()
-    assert bool(fixes) == (at > 1), "before the manifest nothing was changed"
-    for fix in fixes:
-        fix_store.undo(fix)
-    assert [path.read_text() for path in two] == ["workers: 16\n"] * 2
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        *(("apply", kind) for kind in ("kill", "kill links", "interrupt", "write", "rename")),
+        ("undo", "kill"),
+        ("undo", "write"),
+    ],
+)
+def test_killed_or_edited_before_any_line_nothing_is_lost(verb: str, kind: str) -> None:
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where syncing takes no time
+    with tempfile.TemporaryDirectory(dir=in_memory) as folder:
+        (project := Path(folder, "project")).mkdir()
+        before_each_line(verb, kind, project, Path(folder, "state"))
+
+
+@pytest.mark.parametrize(("verb", "same"), [("apply", True), ("apply", False), ("undo", True)])
+def test_a_disk_that_is_full_before_any_line_leaves_all_as_they_were(
+    verb: str, same: bool, small_disk: Path, state: Path
+) -> None:
+    before_each_line(verb, "fill", small_disk, small_disk / "state" if same else state)
+
+
+def test_where_restoring_fails_the_originals_stay_and_are_named(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk turns read-only between two of the files."""
+    files = [small_disk / name for name in ("a.yaml", "b.yaml")]
+    for path in files:
+        path.write_text("workers: 16\n")
+    plain, calls = fix_store._exchange, []
+
+    def exchange(aside: str, path: str) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        plain(aside, path)
+
+    monkeypatch.setattr(fix_store, "_exchange", exchange)
+    with pytest.raises(OomproofError) as error:
+        fix_store.apply(texts(files), {})
+    (fix,) = fix_store.list_fixes()
+    assert f"not put back: {files[0]}" in error.value.message and "nothing" not in error.value.message
+    assert str(fix.folder) in error.value.hint and f"--undo {fix.id}" in error.value.hint
+    assert fix.backup(0).read_text() == "workers: 16\n"
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    fix_store.undo(fix)
+    assert [path.read_text() for path in files] == ["workers: 16\n"] * 2
+    assert sorted(os.listdir(small_disk)) == ["a.yaml", "b.yaml"]
+
+
+def test_another_name_made_meanwhile_and_attributes_of_the_file(two: list[Path]) -> None:
+    try:
+        os.setxattr(two[0], "user.note", b"mine")
+    except OSError:
+        pytest.skip("a file system without attributes")
+    os.link(two[1], two[1].with_name("twin"))
+    with pytest.raises(OomproofError) as error:
+        fix_store.apply(texts(two), {})
+    assert "hard links" in error.value.message and two[0].read_text() == "workers: 16\n"
+    two[1].with_name("twin").unlink()
+    fix_store.apply(texts(two), {})
+    assert os.getxattr(two[0], "user.note") == b"mine" and two[0].read_text() == "workers: 5\n"
 
 
 def test_a_damaged_manifest_or_backup_is_told(two: list[Path]) -> None:
