@@ -202,9 +202,7 @@ def main() -> int:
     parser.add_argument("--misses", action="store_true", help="name each of them")
     chosen = parser.parse_args()
     folders = chosen.corpus or [HERE / "tests" / "corpus"]
-    cases = [
-        (path, truth) for folder in folders for path, truth in truths(folder) if path.parent.name != "posts"
-    ]
+    cases = [(path, truth) for folder in folders for path, truth in truths(folder)]
     texts = {
         path: path.read_text(errors="surrogateescape").rstrip("\n").split("\n")
         for path, _ in cases

@@ -25,7 +25,7 @@ NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-d
 # names of programs and units, which are spelt like the causes
 PROGRAMS = {"machine/daemons.py", "evidence/journal.py"}
 # how often a guard repeats itself in a log: a habit of its text, not of the cause
-RECOGNISERS = {"evidence/texts/guard_table.py", "evidence/texts/death_mentions.py"}
+RECOGNISERS = {"evidence/texts/guard_table.py"}
 # the causes that one rule itself tells apart
 TOLD_APART = {
     "diagnosis/rules/segfault.py",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _INPUT_WAIT = 0.1  # seconds
 _WEEK = 7 * 86400.0
+_PASTE = "paste what the job printed (its last 200 lines, the traceback whole) and what dmesg shows, then: oomproof why FILE"
 _DOCUMENT = 10_000  # columns: nothing in a document is broken or cut for a terminal's width
 
 
@@ -218,7 +219,12 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         from oomproof.evidence.texts.text_case import read_texts
         from oomproof.evidence.texts.text_names import by_name
 
-        verdict = judge_texts(by_name(with_log_file(read_texts(arguments.what))))
+        texts = read_texts(arguments.what)
+        if texts.no_log:
+            raise OomproofError(
+                f"{', '.join(texts.sources)}: no log found, no line was printed by a program", _PASTE, USAGE
+            )
+        verdict = judge_texts(by_name(with_log_file(texts)))
         for gap in verdict.missing if arguments.short else ():
             tell(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:

@@ -104,8 +104,6 @@ def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> 
         advice = _HALVE.sub(lambda _: instead.title, advice)
     if cause.slug == "other-error" and not (job.exception or job.message or job.heard in _RAISED):
         headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
-    if cause.slug == "killed-unknown" and job.heard == "told" and not _KILLED.search(finding.text):
-        headline = "crashed, or was killed; this text does not say by what"
     if _by_itself(finding):
         advice = "to see its own error: the same command with num_workers=0"
     if (fewer := fewer_workers(finding, argv)) is not None:

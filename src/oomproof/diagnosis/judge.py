@@ -56,10 +56,8 @@ def judge(case: CaseFile) -> Verdict:
 
 def judge_texts(texts: TextCase) -> Verdict:
     """Texts without a run, as ``oomproof why FILE`` reads them. ``not-a-crash`` when none tells of a death."""
-    from oomproof.diagnosis.prose_answer import second_look
     from oomproof.diagnosis.text_claims import evidence_of_texts
 
-    texts = second_look(texts)
     return judge(CaseFile(texts=texts, evidence=evidence_of_texts(texts), missing=texts.missing))
 
 

@@ -41,7 +41,6 @@ TRUST: dict[str, Weight] = {
     "text.wrapper": Weight(0.8, "only the repetition of an error that stands elsewhere"),
     "text.quoted": Weight(0.75, "an exception inside a sentence: quoted, perhaps from another run"),
     "text.cut": Weight(0.65, "a traceback whose exception is cut off: whatever it was, it raised"),
-    "text.told": Weight(0.7, "what a person says of it, in a sentence or a title: no program's own words"),
     "text.end": Weight(0.6, "one of the last lines complains in words nobody taught us"),
     "text.loss": Weight(0.8, "the last loss that was printed is not a number, and no line says that this ended it"),
     "text.nothing.finished": Weight(0.95, "no word of a death, and the run says that it finished"),

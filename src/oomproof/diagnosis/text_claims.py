@@ -170,7 +170,7 @@ def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
         share = trust("text.wrapper")
     elif best.cause == "other-error" and heard in ("traceback", "exception") and best.strength >= 0.7:
         share = trust("text.unnamed")
-    elif heard in ("quoted", "cut", "end", "loss", "told"):
+    elif heard in ("quoted", "cut", "end", "loss"):
         share = trust(f"text.{heard}")
     else:
         share = trust(f"text.{heard}" if best.strength >= 0.7 else f"text.{heard}.weak")
@@ -307,12 +307,6 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
     cause = CAUSES["not-a-crash"]
     last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
     why = f"no line of {', '.join(case.sources)} tells of a death{last}{_others_text(case)}"
-    doubted = case.doubted
-    if doubted is not None:
-        why = (
-            f"{doubted.source}:{doubted.line} names a failure: {_quote(doubted.text)}, but the text reads as advice, "
-            f"a question or a change of a program, not as the report of a death{_others_text(case)}"
-        )
     share, certain = _peaceful(case)
     # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
     phase = "train" if case.progress.trained else case.progress.phase
@@ -327,7 +321,6 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
         step=case.progress.training_step,
     )
     other = "silent-end" if case.progress.unfinished is None else "other-error"
-    other = doubted.cause if doubted is not None else other
     return [first, _perhaps(other, round(1 - share, 4), first)]
 
 

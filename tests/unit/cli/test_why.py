@@ -118,6 +118,16 @@ def test_from_standard_input_and_packed(tmp_path: Path, home: dict[str, str]) ->
         )
 
 
+def test_a_post_without_a_log(tmp_path: Path, home: dict[str, str]) -> None:
+    told = "# My training dies\n\nIt gets killed while it saves. What can I do?\n"
+    (tmp_path / "post.txt").write_text(told)
+    done = run(str(tmp_path / "post.txt"), env=home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no log found" in done.stderr and "paste what the job printed" in done.stderr
+    (tmp_path / "post.txt").write_text(told + "\n```\nRuntimeError: CUDA error: out of memory\n```\n")
+    assert "GPU" in run(str(tmp_path / "post.txt"), env=home).stdout
+
+
 def test_nothing_died(tmp_path: Path, home: dict[str, str]) -> None:
     (tmp_path / "ok.log").write_text("epoch 1 loss 0.3\nepoch 2 loss 0.2\nsaved model\n")
     done = run(str(tmp_path / "ok.log"), env=home)

@@ -64,7 +64,3 @@ def test_a_logger_that_names_its_own_line(good) -> None:
 
 def test_settings_that_happen_to_be_python(good) -> None:
     assert not good("lr = 0.1\nepochs = 3\nKilled\n")
-
-
-def test_a_title_above_a_program_is_a_title(good) -> None:
-    assert not good("# CUDA out of memory when I import it\nimport trainer\n")

@@ -31,7 +31,6 @@ QUOTED = {
     "release notes": '## 2.3.0\n\n- Fixed a bug where a worker could fail with "{}"\n- Added Python 3.13\n',
     "questions": 'Q: What does "{}" mean?\n\nA: It asked for too much.\n\nQ: How do I install it?\n\nA: pip install it\n',
     "wish": '# Feature request: a better message\n\nIt would be nice if it detected "{}" and said what to do.\n',
-    "change": "# Handle it gracefully (#1234)\n\n## What this PR does\n\nCatches the error `{}` and retries with half of it.\n",
 }
 
 

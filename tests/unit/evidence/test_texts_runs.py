@@ -81,11 +81,6 @@ def test_ray_names_the_cure_where_its_report_is_cut(cause) -> None:
     assert cause(text) == "ray-oom"
 
 
-def test_a_manual_that_shows_the_kernels_words_reports_nothing(cause) -> None:
-    text = "# Exit code 137\n\nIn this article we look at it. The output includes:\n\nMemory cgroup out of memory: Kill process 7 (a) score 9\n"
-    assert cause(text) == "not-a-crash"
-
-
 @pytest.mark.parametrize(
     ("sentence", "asked"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from oomproof.causes import cause_of
 from oomproof.evidence.texts import phase_frames
@@ -118,7 +118,6 @@ class FailureChains:
             hit.facts,
             kind=hit.kind,
             phase=self._phase(hit, raised),
-            by_script=raised is not None and not phase_frames.of_functions(raised.frames),
             ordinary=self.ordinary_then if raised else self.ordinary,
             signs=self._tail.signs.seen,
             heard=hit.facts.heard or heard,
@@ -181,10 +180,6 @@ class FailureChains:
             del self.last[index]
             self._last_hit, self._repeats = ("", ""), 0
 
-    def drop_lines(self, numbers: Collection[int]) -> None:
-        """What these lines name did not happen here."""
-        self._chains[-1] = [finding for finding in self.last if finding.line not in numbers]
-
     def take_back(self, number: int) -> None:
         """The program says that it caught the error above and skipped the batch."""
         chain = self.last
@@ -245,19 +240,13 @@ class FailureChains:
         said = {line for line in below if _TO_STDERR.match(line) and not _AT_EXIT.search(line)}
         return len(said) >= _FROM_ANOTHER
 
-    def only_examples(self) -> None:
-        """The text explains how things die: what it names and shows did not happen here."""
-        self.last.clear()
-
     def close(self, last: bool) -> None:
         """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
         chain = sorted(self.last, key=lambda finding: finding.line)
         went_on = self._tail.signs.advances - self._advances >= 2 or (self._restarted and not last)
-        if last and chain and all(finding.line == self._tail.title for finding in chain):
-            went_on = False  # a title stands above the log that it is about
         if went_on and last and self._gone(chain) and not self._survived(chain):
             went_on = False  # what was still in a buffer, another stream, a run that began below
-        chosen = None if went_on else first_failure(chain, self._tail.title)
+        chosen = None if went_on else first_failure(chain)
         told = [finding for finding in chain if finding.job.kind != "talk"]
         if last and told and all(finding.job.thread for finding in told) and self._came_to_its_end():
             chosen = None
@@ -306,25 +295,23 @@ class FailureChains:
         job = replace(
             finding.job, role="root", phase=self._phase_of_root(finding, chain), requested=requested
         )
-        titled = finding.line == self._tail.title
-        return replace(finding, gpu=_with_neighbours(finding, chain, titled), job=job)
+        return replace(finding, gpu=_with_neighbours(finding, chain), job=job)
 
     def _phase_of_root(self, finding: Finding, chain: Sequence[Finding]) -> str:
         phase = finding.job.phase
-        if finding.job.heard == "told":  # who tells what it was also tells when
-            phase = self._tail.phase_told(finding.line)
         if phase == "unknown":
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (other.job.phase for other in chain if other.job.kind in ("failure", "wrapper"))
             phase = next((known for known in told if known != "unknown"), "unknown")
         same = [finding, *(other for other in chain if other.cause == finding.cause)]
-        for other in same if phase == "unknown" else ():  # a title, then the lines that it is about
+        for other in same if phase == "unknown" else ():
             if (phase := self._tail.phase_around(other)) != "unknown":
                 break
-        weak = all(map(_cut, chain)) or (finding.job.by_script and self._tail.title)
-        if phase == "unknown" or (phase == "train" and weak) or _IN_LOADER in finding.text:
-            told_phase = self._tail.phase_told(same[-1].line)
-            phase = told_phase if told_phase != "unknown" else phase
+        weak = all(finding.job.heard == "cut" for finding in chain)
+        if (phase == "unknown" or (phase == "train" and weak) or _IN_LOADER in finding.text) and (
+            self._tail.script_phase != "unknown"
+        ):
+            phase = self._tail.script_phase
         if (
             phase == "train"
             and weak
@@ -345,12 +332,7 @@ def _survivable(finding: Finding) -> bool:
     return not fatal and finding.job.signal is None
 
 
-def _cut(finding: Finding) -> bool:
-    """Neither a program's last words nor its author's: a traceback without its end, which may have come to another part."""
-    return finding.job.heard in ("cut", "told")
-
-
-def _with_neighbours(finding: Finding, chain: Sequence[Finding], titled: bool) -> GpuNumbers | None:
+def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
     """The sentence that names the figures may be another line of the same failure: "out of memory", then
     "requested N bytes", then "N bytes free, M bytes total"."""
     told = [
@@ -359,9 +341,6 @@ def _with_neighbours(finding: Finding, chain: Sequence[Finding], titled: bool) -
         if other_finding.cause == finding.cause and other_finding.gpu is not None
     ]
     gpu = finding.gpu
-    # a title is cut short: the sentence that is whole tells all of it
-    if titled and (gpu is None or gpu.total is None):
-        gpu = next((numbers for numbers in told if numbers.requested and numbers.total), gpu)
     if gpu is None or gpu.requested is None:
         gpu = next((numbers for numbers in told if numbers.requested is not None), gpu)
     if gpu is None or gpu.total is None:

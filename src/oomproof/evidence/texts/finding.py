@@ -42,7 +42,7 @@ class GpuNumbers:
 class JobFacts:
     """What a job's own output says of an error. ``heard`` is empty where the text is not a job's output."""
 
-    heard: str = ""  # traceback, exception, line, summary, quoted, cut, loss, end, told
+    heard: str = ""  # traceback, exception, line, summary, quoted, cut, loss, end
     kind: Kind | None = None
     role: str = ""  # root, consequence, noise
     phase: str = ""  # load, train, eval, generate, save, unknown
@@ -59,7 +59,6 @@ class JobFacts:
     echo: bool = False  # a connection broke because the other side had gone
     cancelled: bool = False  # by a scheduler that does not say why
     goes_on: bool = False  # a script's other commands may follow
-    by_script: bool = False  # only the script's name shows the phase
     ended: bool = False  # nobody caught the exception: its process ended there
     thread: bool = False  # raised in a thread, which then ends without its process
 

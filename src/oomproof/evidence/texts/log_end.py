@@ -11,7 +11,7 @@ from oomproof.evidence.texts.failure_chains import FailureChains
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
 from oomproof.evidence.texts.failures.cut_sentences import completed
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
-from oomproof.evidence.texts.finding import Finding, JobFacts
+from oomproof.evidence.texts.finding import JobFacts
 from oomproof.evidence.texts.line_cleaner import clean, unquoted
 from oomproof.evidence.texts.log_tail import SYSTEM, LogTail
 from oomproof.evidence.texts.quoted_source import Surroundings
@@ -43,6 +43,10 @@ _RAISES = re.compile(
     r"^raise (?:\w+\.){0,6}(?P<type>[A-Z]\w{2,60}(?:Error|Exception))\((?:[fr]?['\"](?P<message>[^'\"\n]{8,160}))?"
 )
 _FAILED_LINE = re.compile(r"❱ +\d+ ")
+_SPOKEN = re.compile(r"\b(?:I|I'm|I've|[Mm]y|[Ww]e|[Pp]lease|[Tt]hanks)\b|\w\?\s*$")
+_PRINTED = re.compile(
+    r"\d\d:\d\d|\d%|^[^\w\s]?\s*\[|^\s+\S|\w=\S|^\w+Error\b|\b(?:INFO|WARNING|ERROR)\b|^[$>]"
+)
 _BOX = 12  # lines: rich shows seven lines of source around each
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _MANY = 5  # complaints that differ in their numbers alone
@@ -151,20 +155,10 @@ def _of_many(text: str, tail: LogTail) -> bool:
     return len({said for said in alike if said.translate(_NO_DIGITS) == shape}) >= _MANY
 
 
-def told_in_a_sentence(chains: FailureChains, tail: LogTail, of_change: bool) -> None:
-    """No program's words say what it was, or a paste cut them off: what its author says of it."""
-    if not tail.whole or any(not _says_nothing(finding) for finding in chains.last):
-        return
-    from oomproof.evidence.texts.post_deaths import told_death  # few texts need its tables
-
-    told = told_death(tail.recent, of_change)
-    if told is not None:
-        number, sentence, name = told
-        chains.add(number, sentence, Hit(name.cause, name.says, 0.45, facts=JobFacts(heard="told")))
-
-
-def _says_nothing(finding: Finding) -> bool:
-    return finding.job.kind == "talk" or finding.job.heard == "cut"
+def is_post(tail: LogTail) -> bool:
+    """Whether a person wrote the whole text, and none of its lines is a program's."""
+    lines = [line[:400] for _, line in tail.recent] if tail.whole and tail.signs.last.step is None else []
+    return any(map(_SPOKEN.search, lines)) and not any(map(_PRINTED.search, lines))
 
 
 def trouble(chains: FailureChains, tail: LogTail) -> None:

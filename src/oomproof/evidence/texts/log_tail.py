@@ -38,17 +38,11 @@ class LogTail:
     recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=200))
     signs: signs.ProgressTracker = field(default_factory=signs.ProgressTracker)
     script_phase: str = "unknown"
-    first: int = 1  # number of the first line that counts
 
     @property
     def whole(self) -> bool:
-        """Whether ``recent`` is all of the text: a post, not a log."""
-        return bool(self.recent) and self.recent[0][0] <= self.first
-
-    @property
-    def title(self) -> int:
-        """The number of a post's first line, where it is a heading; 0 where the text has none."""
-        return self.recent[0][0] if self.whole and self.recent[0][1].startswith("# ") else 0
+        """Whether ``recent`` is all of the text."""
+        return bool(self.recent) and self.recent[0][0] <= 1
 
     @property
     def end(self) -> int:
@@ -76,24 +70,13 @@ class LogTail:
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
             if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
-        if finding.line == self.title and (phase := phase_frames.of_notebook(below)) != "unknown":
-            return phase
         if any(map(phases.GENERATED.search, below[:2])):
             return "generate"
         if any(map(phases.NOT_LOADED.search, below[:_NODES])):
             return "load"
-        # a title stands above the log that it is about
-        if (phase := self.loop_above(self.end if finding.line == self.title else finding.line)) != "unknown":
+        if (phase := self.loop_above(finding.line)) != "unknown":
             return phase
         return "load" if finding.cause == "import-error" else phases.of_error(finding.text)
-
-    def phase_told(self, until: int) -> str:
-        """What the person who posted it says, else the script that a launcher names."""
-        if not self.whole:
-            return self.script_phase
-        from oomproof.evidence.texts.post_phases import phase_told  # few texts need its tables
-
-        return phase_told(self.recent, until) or self.script_phase
 
     def loop_above(self, number: int) -> str:
         """The last loop or heading above a line."""

@@ -178,23 +178,6 @@ _NATIVE = (
 _STACK_LINE = re.compile(r"^\s*(?:@ +0x[0-9a-f]|#\d+ |frame #\d+|\[bt\] )")
 
 
-_NOTEBOOK = re.compile(
-    r"^(?:File )?(?P<file>[^\s:\"'()]{1,300}\.py)(?::\d{1,6})?,? in (?P<function>[\w.<>]{1,120})\("
-)
-_ARROW = re.compile(r"^-{1,5}> ?\d{1,6} (?P<code>.{1,400})")
-
-
-def of_notebook(lines: Iterable[str]) -> str:
-    """IPython's frames, outermost first, of a traceback whose ends were left out."""
-    frames: list[Frame] = []
-    for line in lines:
-        if match := _NOTEBOOK.match(line):
-            frames.append((match["file"], match["function"], ""))
-        elif frames and (arrow := _ARROW.match(line)):
-            frames[-1] = (*frames[-1][:2], arrow["code"].strip())
-    return of_frames(frames) if frames else "unknown"
-
-
 def of_stack(lines: Iterable[str]) -> str:
     """The lines that follow a fatal signal or a failed check, innermost frame first."""
     python: list[Frame] = []

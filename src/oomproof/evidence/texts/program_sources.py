@@ -65,10 +65,8 @@ def _parses(text: str) -> bool:
             body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    # a post's title is a comment, too
-    says = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    imports = () if text.startswith("# ") else (ast.Import, ast.ImportFrom)
-    return any(isinstance(node, (*says, *imports)) for node in body)
+    says = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    return any(isinstance(node, says) for node in body)
 
 
 def _found_by_search(lines: Sequence[str]) -> bool:

@@ -16,13 +16,9 @@ def root(findings: Sequence[Finding]) -> Finding | None:
     return next((finding for finding in findings if finding.job.role == "root"), None)
 
 
-def first_failure(chain: Sequence[Finding], title: int = 0) -> int | None:
-    """The index of the root in one chain: failures with no progress between them, in order of appearance.
-    ``title`` is the line of a post's heading: its author's words yield to a program's own below it."""
+def first_failure(chain: Sequence[Finding]) -> int | None:
+    """The index of the root in one chain: failures with no progress between them, in order of appearance."""
     candidates = [index for index, finding in enumerate(chain) if finding.job.kind != "talk"]
-    below = [index for index in candidates if chain[index].line != title and _tier(chain[index]) <= 3]
-    if title and any(_speaks(chain[index]) for index in below):
-        candidates = below
     if not candidates:
         return None
     # 1. What the processes themselves printed comes before what others report about them, and both come
@@ -54,13 +50,6 @@ def first_failure(chain: Sequence[Finding], title: int = 0) -> int | None:
     if cause_of(chain[best].cause).sign_of_kill or chain[best].cause == "segfault":
         best = next((index for index in candidates if cause_of(chain[index].cause).kill), best)
     return best
-
-
-def _speaks(finding: Finding) -> bool:
-    """In a program's own words that say what it was: an exception of no known meaning may wrap what a title names."""
-    heard = finding.job.heard
-    named = heard in ("traceback", "exception", "line") or (heard == "summary" and bool(finding.pids))
-    return named and not cause_of(finding.cause).generic
 
 
 def _tier(finding: Finding) -> int:

@@ -25,7 +25,6 @@ from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.notebooks import Outputs
-from oomproof.evidence.texts.post_heads import split_head, spoken_lines
 from oomproof.evidence.texts.program_sources import Reported
 from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.screen_lines import Unwrapped
@@ -48,10 +47,8 @@ class TextCase:
     others: tuple[Finding, ...] = ()
     system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
     beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
+    no_log: bool = False  # people's words only: a post without any line that a program printed
     log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
-    lines: tuple[tuple[int, str], ...] = ()  # all of a single short text, which may be a post
-    doubted: Finding | None = None  # what the text names, and does not report
-    of_change: bool = False  # the single text is a change that somebody proposes
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
@@ -115,7 +112,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system_logs: list[str] = []
     beliefs: set[str] = set()
     progress, last_line = Progress(), ""
-    whole: list[tuple[tuple[int, str], ...]] = []
+    posts = 0
     for path in paths:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
@@ -129,12 +126,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             lines = Ordered(Collected(Unwrapped(Reported(Outputs(raw)))))
             true = lines.true
             examples = Examples()
-            for index, batch in enumerate(_batches(lines)):
-                if index == 0:
-                    head, batch = split_head(batch)
-                    job.begin(head, batch[0][0] if batch else 1)
-                if not batch:
-                    continue
+            for batch in _batches(lines):
                 batch = [(number, "" if examples.inside(line) else line) for number, line in batch]
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
@@ -150,12 +142,6 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             )
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         told = [true(finding) for finding in job.finish()]
-        whole.append(job.whole)
-        if job.explains:
-            findings = []
-        elif job.of_change:
-            quoting = spoken_lines(job.whole)
-            findings = [finding for finding in findings if finding.line not in quoting]
         findings = [
             finding
             for finding in findings
@@ -163,6 +149,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         ]
         written = _written(path)
         findings, told = _of_last_run(findings, told, job.opened)
+        posts += job.is_post and not findings
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}
         # the kernel's own line is no complaint of a job
@@ -191,8 +178,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         tuple(others),
         tuple(system_logs),
         frozenset(beliefs),
-        lines=whole[0] if len(whole) == 1 else (),
-        of_change=len(whole) == 1 and job.of_change,
+        no_log=posts == len(sources),
     )
 
 

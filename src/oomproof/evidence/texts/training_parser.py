@@ -17,8 +17,6 @@ from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
 from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import LogTail
-from oomproof.evidence.texts.manual_pages import explains
-from oomproof.evidence.texts.post_heads import asks, is_change, spoken_lines
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.run_restarts import RestartWatch
@@ -32,7 +30,6 @@ _TAGS = 256
 _DATA = 10_000  # characters of a line that no person wrote
 _DATA_HEAD = 64  # characters of it that tell whose it is
 _INFORMS = re.compile(r"\b(?:INFO|DEBUG)\b")
-_PARAGRAPH = 1200  # characters of a line of a post
 _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
@@ -76,9 +73,7 @@ class TrainingParser:
         self.source = source
         self.progress = Progress()
         self.end = ""
-        self.explains = False  # a manual, which names failures that did not happen here
-        self.head: tuple[str, ...] = ()  # what a page prints above a post's title
-        self.of_change = False
+        self.is_post = False
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
@@ -97,11 +92,6 @@ class TrainingParser:
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
-
-    def begin(self, head: tuple[str, ...], first: int) -> None:
-        """The text is a post whose title stands at line ``first``, below a page's ``head``."""
-        self.head = head
-        self._tail.first = first
 
     def feed(self, number: int, line: str) -> None:
         if number == self._data_at:
@@ -122,27 +112,14 @@ class TrainingParser:
             log_end.loss_at_the_end(chains, tail)
         if not tail.whole:
             chains.overtaken()
-        self.of_change = tail.whole and is_change(self.head, tail.recent)
-        if self.of_change:
-            chains.drop_lines(spoken_lines(tail.recent))
-        elif tail.title and asks(tail.recent[0][1]):
-            chains.drop_lines({tail.title})
-        log_end.told_in_a_sentence(chains, tail, self.of_change)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)
-        self.explains = tail.whole and explains(tail.recent)
-        if self.explains:
-            chains.only_examples()
+        self.is_post = all(finding.job.kind == "talk" for finding in chains.findings) and log_end.is_post(
+            tail
+        )
         chains.close(last=True)
         self.progress = tail.progress(root(chains.last))
         return chains.findings
-
-    @property
-    def whole(self) -> tuple[tuple[int, str], ...]:
-        """All of a short text, of each line its beginning; empty where there were more lines than are kept."""
-        if not self._tail.whole:
-            return ()
-        return tuple((number, line[:_PARAGRAPH]) for number, line in self._tail.recent)
 
     def last_date(self) -> float | None:
         """Of the last lines; of a long one its end, where a progress bar's latest stands."""
