@@ -21,7 +21,7 @@ from oomproof.errors import OomproofError
 from oomproof.live.card_reader import CardsOnce
 from oomproof.live.live_reader import LiveReader
 from oomproof.live.live_snapshot import LiveSnapshot, to_json
-from oomproof.printable import terminal_columns
+from oomproof.printable import PLAIN, terminal_columns
 from oomproof.runner.run_flags import seconds
 
 _PIPE_WIDTH = 140
@@ -72,10 +72,15 @@ def _look() -> LiveSnapshot:
 
 
 def _print_once() -> None:
-    from oomproof.live.styled_text import as_ascii, plain
     from oomproof.live.top_layout import once
+    from oomproof.reports.styled_lines import plain
 
     width = terminal_columns(_PIPE_WIDTH)
     text = "\n".join(plain(line) for line in once(_look(), width))
     encoding = (getattr(sys.stdout, "encoding", "") or "").lower()
     print(text if encoding.startswith("utf") else as_ascii(text))
+
+
+def as_ascii(text: str) -> str:
+    """For a terminal or pipe that takes no more."""
+    return text.translate(PLAIN).encode("ascii", "replace").decode()

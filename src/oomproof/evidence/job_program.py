@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 
-from oomproof.leaf.command_lines import python_target, shell_words, without_wrappers
+from oomproof.leaf.command_lines import is_python, python_target, shell_words, without_wrappers
 
 # what runs Python, or a script of anything: whose words are not its own program's
 _STARTS_OTHERS = re.compile(r"(?:i?python|pypy)[\d.]*$|.*sh$|(?:mpi|s|u|conda|docker|podman|apptainer)\w*$")
@@ -41,3 +41,21 @@ def inline_code(argv: Sequence[str]) -> str | None:
         return None
     at = words.index("-c")
     return words[at + 1] if at + 1 < len(words) else None
+
+
+def interpreter(word: str, folder: str, search: str | None = None) -> str | None:
+    """The Python of a program: itself, or the one in the first line of the script it is (torchrun, accelerate). ``search``: a PATH."""
+    program = os.path.join(folder, word) if os.sep in word else shutil.which(word, path=search)
+    if program is None or not os.access(program, os.X_OK) or not os.path.isfile(program):
+        return None
+    if is_python(program):
+        return program
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    words = first[2:].split() if first.startswith("#!") else []
+    if len(words) > 1 and os.path.basename(words[0]) == "env":
+        words = [shutil.which(words[1], path=search) or ""]
+    return words[0] if words and is_python(words[0]) else None

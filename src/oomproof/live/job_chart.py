@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from oomproof.live.job_detail import JobDetail
 from oomproof.live.job_table import full_text, peak_text, rate_text, waits_for
 from oomproof.live.live_snapshot import JobState
-from oomproof.live.styled_text import Line
 from oomproof.recording.phase_spans import Span
+from oomproof.reports.styled_lines import Line
 from oomproof.reports.table_text import cut
 from oomproof.units import format_duration, format_size
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from oomproof.live.live_snapshot import PAUSED, UNMANAGED, WAITING, JobState
 from oomproof.live.memory_bars import FREE, RUNS
-from oomproof.live.styled_text import Line
 from oomproof.records import dataclass
+from oomproof.reports.styled_lines import Line
 from oomproof.reports.table_text import cut, table
 from oomproof.trend.leaks import Range
 from oomproof.units import MIB, format_duration, format_size

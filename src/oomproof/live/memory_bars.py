@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.live.live_snapshot import CardState, LiveSnapshot, MachineState
-from oomproof.live.styled_text import Line, Part
 from oomproof.records import dataclass
+from oomproof.reports.styled_lines import Line, Span
 from oomproof.units import GIB
 
 RUNS, UNMANAGED, RESERVED, FREE, MARGIN, FLOOR = "█", "▓", "░", "·", "│", "┊"
@@ -19,7 +19,7 @@ Segment = tuple[int, str, str]  # bytes, glyph, style
 
 def bar(segments: Sequence[Segment], total: int, width: int, marks: Sequence[tuple[int, str]] = ()) -> Line:
     """Exactly ``width`` cells. ``marks`` are drawn over it, at so many bytes from the left."""
-    cells: list[Part] = []
+    cells: list[Span] = []
     reached = 0
     for size, glyph, style in segments:
         reached += max(0, size)
@@ -32,7 +32,7 @@ def bar(segments: Sequence[Segment], total: int, width: int, marks: Sequence[tup
     return _joined(cells)
 
 
-def _joined(cells: Sequence[Part]) -> Line:
+def _joined(cells: Sequence[Span]) -> Line:
     """Neighbours of one style together: a bar of a hundred cells is four parts."""
     line: Line = []
     for text, style in cells:
@@ -136,7 +136,7 @@ def _legend(machine: MachineState) -> Line:
     ]
 
 
-def pressure_part(machine: MachineState) -> Part:
+def pressure_part(machine: MachineState) -> Span:
     """Percent of the last ten seconds in which some, and all, tasks waited for memory."""
     if machine.some_avg10 is None or machine.full_avg10 is None:
         return "", ""

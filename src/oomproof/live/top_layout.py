@@ -9,8 +9,9 @@ from oomproof.live.job_detail import JobDetail
 from oomproof.live.job_table import JobRows, arranged, job_rows
 from oomproof.live.live_snapshot import PAUSED, WAITING, JobState, LiveSnapshot
 from oomproof.live.memory_bars import machine_lines, pressure_part
-from oomproof.live.styled_text import Line, fitted
+from oomproof.printable import one_line
 from oomproof.records import dataclass
+from oomproof.reports.styled_lines import Line
 
 KEYS = "p pause  P +card  s save  x stop  w why  o order  / filter  ? help  q quit"
 _SHORT_KEYS = "p P s x w o / ? q"
@@ -48,7 +49,7 @@ def lay_out(
     """Exactly ``height`` lines of at most ``width`` characters."""
     if width < _LEAST_WIDTH or height < _LEAST_HEIGHT:
         lines: list[Line] = [[("too small", "warn")], [("oomproof top -1", "")]]
-        return Layout([fitted(line, width) for line in _filled(lines[:height], height)], {}, 0)
+        return Layout([_fitted(line, width) for line in _filled(lines[:height], height)], {}, 0)
     low = height < _LOW
     jobs = arranged(snapshot.jobs, choice.order, choice.wanted)
     job = chosen_job(jobs, choice)
@@ -71,7 +72,7 @@ def lay_out(
         lines.append([(f"  {more} more below" if more else "", "dim")])
         lines += detail_lines(job, detail, width, free - 1)
     lines = [*_filled(lines[: height - 1], height - 1), _footer(choice, width)]
-    return Layout([fitted(line, width) for line in lines], at, offset)
+    return Layout([_fitted(line, width) for line in lines], at, offset)
 
 
 def _filled(lines: list[Line], height: int) -> list[Line]:
@@ -128,4 +129,18 @@ def once(snapshot: LiveSnapshot, width: int) -> list[Line]:
     lines += [[(f"! {text}", "warn")] for text in snapshot.troubles]
     lines.append([])
     lines += job_rows(jobs, width).lines if jobs else [[(_nothing(Choice()), "dim")]]
-    return [fitted(line, width) for line in lines]
+    return [_fitted(line, width) for line in lines]
+
+
+def _fitted(line: Line, width: int) -> Line:
+    """Printable, on one line, and no longer than that."""
+    parts: Line = []
+    left = width
+    for text, style in line:
+        text = one_line(text)
+        if len(text) > left:
+            parts.append((text[: max(0, left - 1)] + "…" if left > 0 else "", style))
+            return parts
+        parts.append((text, style))
+        left -= len(text)
+    return parts

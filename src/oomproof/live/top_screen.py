@@ -25,7 +25,6 @@ from oomproof.live.job_detail import JobDetail, read_detail
 from oomproof.live.job_table import ORDERS, arranged
 from oomproof.live.live_reader import LiveReader
 from oomproof.live.live_snapshot import JobState, LiveSnapshot
-from oomproof.live.styled_text import STYLES, Line
 from oomproof.live.top_layout import Choice, Layout, chosen_job, lay_out
 from oomproof.live.verb_actions import (
     PAUSE,
@@ -39,6 +38,7 @@ from oomproof.live.verb_actions import (
     run_verb,
 )
 from oomproof.records import replace
+from oomproof.reports.styled_lines import Line
 
 HELP = """\
 Up, Down, j, k   select a job (or click on it)
@@ -61,7 +61,25 @@ _EXPLAINED = (  # each a paragraph that the screen breaks as wide as it is
 )
 HELP += "\n".join(_EXPLAINED) + "\n"
 
-_STYLES = {name: Style.parse(style) for name, style in STYLES.items()}
+# what a part stands for → how a terminal shows it; nothing is told by colour alone
+_STYLES = {
+    name: Style.parse(style)
+    for name, style in {
+        "": "",
+        "title": "bold",
+        "dim": "bright_black",
+        "runs": "green",
+        "unmanaged": "bright_black",
+        "reserved": "cyan",
+        "free": "bright_black",
+        "mark": "bold yellow",
+        "warn": "yellow",
+        "bad": "bold red",
+        "selected": "reverse",
+        "limit": "red",
+        "card": "magenta",
+    }.items()
+}
 _SHORT = 5.0  # seconds that a message stays
 _WIDEST = 110  # columns of a text on top of the screen
 

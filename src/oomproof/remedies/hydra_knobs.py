@@ -5,8 +5,7 @@ from __future__ import annotations
 from oomproof.plans.command_template import Template
 from oomproof.plans.knobs import Kind, Knob, kind_of, least_of, least_workers
 from oomproof.records import replace
-from oomproof.remedies.hydra_program import HydraProgram
-from oomproof.remedies.hydra_values import Path, trainers
+from oomproof.remedies.hydra_program import HydraProgram, Path
 
 _KINDS: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch")
 _ACCUMULATION = "accumulate_grad_batches"
@@ -55,11 +54,11 @@ def paths_of(program: HydraProgram, kind: Kind) -> list[Path]:
 
 def implied_accumulation(program: HydraProgram) -> str:
     """``trainer.accumulate_grad_batches``, where Lightning's Trainer is described without it; else empty."""
-    found = trainers(program.values)
+    found = program.trainers()
     if len(found) != 1 or (*found[0], _ACCUMULATION) in program.values:
         return ""
     key = ".".join((*found[0], _ACCUMULATION))
-    return "" if any(word.key == key for word in program.words) else key
+    return "" if key in program.typed else key
 
 
 def _is_count(value: str, kind: Kind) -> bool:

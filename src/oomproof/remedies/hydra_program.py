@@ -1,32 +1,50 @@
-"""A command that starts a Hydra program: where its configs lie, and the values that applied, read from disk."""
+"""A command that starts a Hydra program: where its configs lie, and which value of which file applied, as Hydra itself says."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from oomproof.errors import OomproofError
 from oomproof.leaf.command_lines import script_arguments, script_of
-from oomproof.records import dataclass, field
-from oomproof.remedies.hydra_defaults import NotFollowed
-from oomproof.remedies.hydra_values import Applied, Path, Word, applied_values, override_words
+from oomproof.records import dataclass, field, replace
+from oomproof.remedies import hydra_composer
+from oomproof.remedies.config_formats.scalars import Scalar, Unreadable
+from oomproof.remedies.config_formats.yaml_scalars import yaml_scalars
 
+_OWN = "hydra"  # what is Hydra's, and no setting of the training
 _LARGEST = 1 << 20  # bytes: no config, and hardly a script, is larger
+_SECONDS = 60.0  # Hydra is imported in half a second, from a cold network disk in many
 _ENDINGS = (".yaml", ".yml")
 _FLAGS = {
     "-cp": "config_path", "--config-path": "config_path", "-cn": "config_name", "--config-name": "config_name",
     "-cd": "config_dir", "--config-dir": "config_dir",
 }  # fmt: skip
-_SEVERAL = ("-m", "--multirun")
+_TRAINERS = re.compile(r"(?:lightning|pytorch_lightning)(?:\.\w+)*\.Trainer")
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A value and the file it came from, by its path below Hydra's folder, without the ending. ``doubt``: what may have changed it."""
+
+    layer: str
+    scalar: Scalar
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HydraProgram:
-    """``folders``: of its configs, the first that has a file counts. ``problem``: why its values are not known."""
+    """``folders``: of its configs, the first that has a file counts. ``values``: by their keys in the whole configuration, without
+    those that the command line sets (``typed``). ``problem``: why the values are not known."""
 
     folders: tuple[str, ...] = ()
     primary: str = ""
-    words: tuple[Word, ...] = ()
+    typed: tuple[str, ...] = ()
     values: Mapping[Path, Applied] = field(default_factory=dict)
     problem: str = ""
 
@@ -36,6 +54,14 @@ class HydraProgram:
     def text_of(self, layer: str) -> str | None:
         path = self.file_of(layer)
         return _text(path) if path is not None else None
+
+    def trainers(self) -> list[Path]:
+        """Where a Trainer of Lightning is described: what it is not given there has its default."""
+        return [
+            path[:-1]
+            for path, value in self.values.items()
+            if path[-1] == "_target_" and _TRAINERS.fullmatch(value.scalar.value)
+        ]
 
 
 def hydra_program(argv: Sequence[str], folder: str) -> HydraProgram | None:
@@ -55,21 +81,22 @@ def hydra_program(argv: Sequence[str], folder: str) -> HydraProgram | None:
     if not path or not name or "://" in path:
         return None
     main = os.path.normpath(os.path.join(os.path.dirname(script), path))
-    folders = (main, os.path.join(folder, named["config_dir"])) if "config_dir" in named else (main,)
+    extra = os.path.join(folder, named["config_dir"]) if "config_dir" in named else ""
     primary = os.path.splitext(name)[0] if name.endswith(_ENDINGS) else name
-    program = HydraProgram(folders, primary, tuple(override_words(words)))
-    if any(word in _SEVERAL for word in words):
-        return HydraProgram(folders, primary, program.words, problem="it ran several jobs (--multirun)")
+    program = HydraProgram((main, extra) if extra else (main,), primary)
+    python = _python(argv[: len(argv) - len(words)], folder)
+    if python is None:
+        return replace(program, problem="its command names no Python that could be asked")
+    answer = _asked(python, [script, main, primary, extra, *words], folder)
+    if "problem" in answer:
+        return replace(program, problem=str(answer["problem"]))
     try:
-        values = applied_values(
-            program.text_of,
-            lambda key: any(os.path.isdir(os.path.join(known, key)) for known in folders),
-            primary,
-            program.words,
-        )
-    except NotFollowed as error:
-        return HydraProgram(folders, primary, program.words, problem=str(error))
-    return HydraProgram(folders, primary, program.words, values)
+        values = _applied(program, answer)
+    except Unreadable as error:
+        return replace(program, problem=f"a config cannot be read: {error}")
+    except OomproofError as error:
+        return replace(program, problem=f"{error}: {error.hint}")
+    return replace(program, typed=tuple(answer["typed"]), values=values)
 
 
 def main_arguments(text: str) -> dict[str, str] | None:
@@ -88,6 +115,54 @@ def main_arguments(text: str) -> dict[str, str] | None:
                 if isinstance(value, ast.Constant) and isinstance(value.value, str)
             }
     return None
+
+
+def _python(words: Sequence[str], folder: str) -> str | None:
+    """The interpreter that is named nearest before the script (`srun python train.py`, `torchrun train.py`), else the script's own."""
+    from oomproof.evidence.job_program import interpreter
+
+    *before, script = words
+    found = (interpreter(word, folder) for word in (*reversed(before), script))
+    return next((program for program in found if program is not None), None)
+
+
+def _asked(python: str, arguments: Sequence[str], folder: str) -> dict[str, Any]:
+    import subprocess  # of Hydra programs only: a guard with retries is smaller without
+
+    command = [python, "-B", os.path.abspath(hydra_composer.__file__), *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS
+        )  # fmt: skip
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, ValueError, IndexError):
+        return {"problem": f"{python} did not say what Hydra merges"}
+    except subprocess.TimeoutExpired:
+        return {"problem": f"Hydra did not answer within {_SECONDS:.0f} s"}
+
+
+def _applied(program: HydraProgram, answer: Mapping[str, Any]) -> Mapping[Path, Applied]:
+    """The last file that sets a value counts. Raises Unreadable, and OomproofError where nothing reads YAML."""
+    values: dict[Path, Applied] = {}
+    for layer, dotted in answer["layers"]:
+        package = tuple(filter(None, dotted.split(".")))
+        text = program.text_of(layer)
+        if text is not None:
+            for scalar in yaml_scalars(text, lambda _: True):
+                values[(*package, *scalar.path)] = Applied(layer, scalar)
+            continue
+        if layer.partition("/")[0] == _OWN:
+            continue
+        doubt = f"{layer}, which is no file of Hydra's folder, may set it too"
+        for path in [path for path in values if path[: len(package)] == package]:
+            values[path] = replace(values[path], doubt=doubt)
+    leaves = {tuple(leaf) for leaf in answer["leaves"]}
+    typed = [tuple(key.split(".")) for key in answer["typed"]]
+    return {
+        path: value
+        for path, value in values.items()
+        if path in leaves and path[0] != _OWN and not any(path[: len(key)] == key for key in typed)
+    }
 
 
 def _flags(words: Sequence[str]) -> dict[str, str]:

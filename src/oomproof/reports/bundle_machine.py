@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
 from pathlib import Path
 
+from oomproof.evidence.job_program import interpreter
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.run_folders import Run
 
@@ -75,22 +75,7 @@ def job_python(run: Run) -> str | None:
     if not run.argv:
         return None
     path = (run.info.get("env") or {}).get("PATH")
-    cwd = str(run.info.get("cwd") or ".")
-    word = run.argv[0]
-    program = os.path.join(cwd, word) if os.sep in word else shutil.which(word, path=path)
-    if program is None or not os.access(program, os.X_OK):
-        return None
-    if os.path.basename(program).startswith(("python", "pypy")):
-        return program
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(512).decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    interpreter = first[2:].split()[:1] if first.startswith("#!") else []
-    if interpreter and os.path.basename(interpreter[0]).startswith("python"):
-        return interpreter[0]
-    return None
+    return interpreter(run.argv[0], str(run.info.get("cwd") or "."), path)
 
 
 def _said(command: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The clock under a chart: local time, also where summer time began or ended during the run.
 
-The page's script draws the same ticks after a zoom, from the same spans (``html_script.py``)."""
+The page's script draws the same ticks after a zoom, from the same spans (``page.js``)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _PIPE_WIDTH = 110
 _LABEL = 13  # width of the first column
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
-Span = tuple[str, str]  # text, style: words of _COLOURS
+Span = tuple[str, str]  # text, style: words of _COLOURS; on the live screen what it stands for
 Line = list[Span]
 
 
@@ -20,10 +20,14 @@ def print_lines(screen: Callable[[int, bool], list[Line]]) -> None:
     """``screen(width, bars)``, for whoever reads: colours and bars on a terminal, plain text into a pipe or with NO_COLOR."""
     if not wants_colour(sys.stdout):
         width = terminal_columns() if sys.stdout.isatty() else _PIPE_WIDTH
-        print("\n".join("".join(text for text, _ in line).rstrip() for line in screen(width, False)))
+        print("\n".join(plain(line) for line in screen(width, False)))
         return
     lines = screen(terminal_columns(), True)
     coloured_stream(sys.stdout).write("".join(f"{_coloured(line)}\n" for line in lines))
+
+
+def plain(line: Line) -> str:
+    return "".join(text for text, _ in line).rstrip()
 
 
 def _coloured(line: Line) -> str:

@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 from helpers_live import GIB, MIB, detail, jobs, machine, snapshot
 
+from oomproof.cli.top import as_ascii
 from oomproof.live.job_chart import chart_lines, highest, ribbon
 from oomproof.live.job_table import arranged, full_text, job_rows, peak_text, rate_text
 from oomproof.live.live_snapshot import CardState, JobState, LiveSnapshot, to_json
 from oomproof.live.memory_bars import bar, machine_lines
-from oomproof.live.styled_text import as_ascii, length, plain
 from oomproof.live.top_layout import Choice, lay_out, once
 from oomproof.recording.phase_spans import Span
 from oomproof.records import replace
+from oomproof.reports.styled_lines import plain
 from oomproof.trend.leaks import Range
 
 
 def text_of(width: int, height: int, choice: Choice | None = None, of: LiveSnapshot | None = None) -> str:
     layout = lay_out(of or snapshot(), detail(), choice or Choice(), width, height)
     assert len(layout.lines) == height
-    assert all(length(line) <= width for line in layout.lines)
+    assert all(sum(len(text) for text, _ in line) <= width for line in layout.lines)
     return "\n".join(plain(line) for line in layout.lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from oomproof.remedies.hydra_program import hydra_program, main_arguments
 from oomproof.remedies.settings_search import FoundSettings, find_settings
 
 pytest.importorskip("ruamel.yaml", reason="the extra [fix] is not installed")
+pytest.importorskip("hydra", reason="hydra-core is not installed")
 
 FILES = {
     "src/train.py": '@hydra.main(version_base="1.3", config_path="../configs", config_name="train.yaml")\ndef main(cfg): pass\n',
@@ -24,7 +26,7 @@ FILES = {
     "configs/data/mnist.yaml": "batch_size: 128  # of each device\nnum_workers: 16\n",
     "configs/trainer/default.yaml": "_target_: lightning.pytorch.trainer.Trainer\n",
     "configs/experiment/big.yaml": "# @package _global_\ndata:\n  batch_size: 512\n",
-    "run.sh": "#!/bin/bash\nset -e\npython src/train.py experiment=big\n",
+    "run.sh": f"#!/bin/bash\nset -e\n{sys.executable} src/train.py experiment=big\n",
 }
 GPU, HOST = DeathFacts("gpu", phase="train"), DeathFacts("host")
 
@@ -37,8 +39,12 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def typed(command: str) -> list[str]:
+    return [sys.executable if word == "python" else word for word in command.split()]
+
+
 def found(project: Path, command: str) -> FoundSettings:
-    argv = command.split()
+    argv = typed(command)
     program = program_of(argv, str(project))
     return find_settings(
         argv, str(project), settings_files(argv, str(project), None, None, program), (), program
@@ -79,7 +85,7 @@ def test_accumulation_that_stands_in_a_file_is_changed_there(project: Path) -> N
 
 
 def test_a_retry_changes_what_nobody_typed_behind_the_command(project: Path) -> None:
-    argv = ["python", "src/train.py", "experiment=big"]
+    argv = [sys.executable, "src/train.py", "experiment=big"]
     template = with_overrides(template_of(argv, folder=str(project)), hydra_program(argv, str(project)))
     plan = first_plan(template, argv)
     assert str(plan) == "workers=16 batch=512 accum=1" and template.command(plan.as_dict()) == argv
@@ -98,7 +104,7 @@ def test_a_retry_changes_what_nobody_typed_behind_the_command(project: Path) -> 
 
 
 def test_what_is_typed_stays_where_it_is_typed(project: Path) -> None:
-    argv = ["python", "src/train.py", "data.batch_size=64", "trainer.accumulate_grad_batches=2"]
+    argv = [sys.executable, "src/train.py", "data.batch_size=64", "trainer.accumulate_grad_batches=2"]
     template = with_overrides(template_of(argv, folder=str(project)), hydra_program(argv, str(project)))
     assert [name for name, _ in template.overrides] == ["workers"]
     assert "batch=64 accum=2" in str(first_plan(template, argv))
@@ -107,7 +113,7 @@ def test_what_is_typed_stays_where_it_is_typed(project: Path) -> None:
 def test_persistent_workers_keep_one(project: Path) -> None:
     with (project / "configs/data/mnist.yaml").open("a") as file:
         file.write("persistent_workers: true\n")
-    argv = ["python", "src/train.py"]
+    argv = [sys.executable, "src/train.py"]
     knob = with_overrides(template_of(argv, folder=str(project)), hydra_program(argv, str(project))).knob(
         "workers"
     )
@@ -118,7 +124,7 @@ def test_persistent_workers_keep_one(project: Path) -> None:
     ("command", "says"),
     [
         ("python src/train.py -m data.batch_size=32,64", "several jobs"),
-        ("python src/train.py data=mnist,other", "once for each"),
+        ("python src/train.py data=mnist,other", "Ambiguous"),
     ],
 )
 def test_what_cannot_be_followed_is_one_line_and_changes_nothing(
@@ -126,7 +132,7 @@ def test_what_cannot_be_followed_is_one_line_and_changes_nothing(
 ) -> None:
     settings = found(project, command)
     assert not settings.places and says in " ".join(refusal.why for refusal in settings.refused)
-    argv = command.split()
+    argv = typed(command)
     template = template_of(argv, folder=str(project))
     assert with_overrides(template, hydra_program(argv, str(project))) == template
 
@@ -135,7 +141,7 @@ def test_two_values_of_one_kind_are_nobodys_guess(project: Path) -> None:
     (project / "configs/experiment/big.yaml").write_text("# @package _global_\nval: {batch_size: 9}\n")
     settings = found(project, "python src/train.py experiment=big")
     assert "batch" not in settings.places and "2 places" in settings.refused[0].why
-    argv = ["python", "src/train.py", "experiment=big"]
+    argv = [sys.executable, "src/train.py", "experiment=big"]
     template = with_overrides(template_of(argv, folder=str(project)), hydra_program(argv, str(project)))
     assert template.knob("batch") is None
 
@@ -160,5 +166,7 @@ def test_what_the_decorator_says(text: str, expected: dict[str, str] | None) -> 
 def test_the_flags_of_the_command_come_before_the_decorator(project: Path) -> None:
     (project / "src/other").mkdir()
     (project / "src/other/tiny.yaml").write_text("batch_size: 2\n")
-    program = hydra_program(["python", "src/train.py", "-cp", "other", "--config-name=tiny"], str(project))
+    program = hydra_program(
+        [sys.executable, "src/train.py", "-cp", "other", "--config-name=tiny"], str(project)
+    )
     assert program is not None and [".".join(path) for path in program.values] == ["batch_size"]

@@ -1,16 +1,18 @@
-"""Which file's value Hydra takes. What is expected here was composed once by Hydra 1.3 itself, and agreed."""
+"""Which file's value Hydra takes, asked of Hydra itself."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from oomproof.remedies.hydra_defaults import NotFollowed
-from oomproof.remedies.hydra_values import _defaults, applied_values, override_words, trainers
+from oomproof.remedies.hydra_program import HydraProgram, hydra_program
 
 pytest.importorskip("ruamel.yaml", reason="the extra [fix] is not installed")
+pytest.importorskip("hydra", reason="hydra-core is not installed")
 
+SCRIPT = 'raise SystemExit("nothing of the script runs")\n@hydra.main(config_path="conf", config_name="train")\ndef main(cfg): pass\n'
 TREE = {
     "train": """# @package _global_
 defaults:
@@ -42,10 +44,22 @@ trainer: {max_epochs: 3}
 }
 
 
-def composed(text: str, tree: dict[str, str] = TREE) -> dict[str, tuple[str, str]]:
-    groups = {path.rpartition("/")[0] for path in tree}
-    values = applied_values(tree.get, lambda key: key in groups, "train", override_words(text.split()))
-    return {".".join(path): (value.scalar.value, value.layer) for path, value in values.items()}
+def asked(folder: Path, text: str, tree: dict[str, str]) -> HydraProgram:
+    for name, config in tree.items():
+        path = folder / "conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(config)
+    (folder / "train.py").write_text(SCRIPT)
+    before = sorted(folder.rglob("*"))
+    program = hydra_program([sys.executable, "train.py", *text.split()], str(folder))
+    assert program is not None and sorted(folder.rglob("*")) == before
+    return program
+
+
+def composed(folder: Path, text: str, tree: dict[str, str] = TREE) -> dict[str, tuple[str, str]]:
+    program = asked(folder, text, tree)
+    assert not program.problem
+    return {".".join(path): (value.scalar.value, value.layer) for path, value in program.values.items()}
 
 
 @pytest.mark.parametrize(
@@ -61,95 +75,80 @@ def composed(text: str, tree: dict[str, str] = TREE) -> dict[str, tuple[str, str
         ("+data@second=large", {"second.batch_size": ("512", "data/large"), "data.batch_size": ("128", "data/mnist")}),
     ],
 )  # fmt: skip
-def test_the_last_that_is_merged_wins(words: str, expected: dict[str, tuple[str, str]]) -> None:
-    found = composed(words)
+def test_the_last_that_is_merged_wins(
+    tmp_path: Path, words: str, expected: dict[str, tuple[str, str]]
+) -> None:
+    found = composed(tmp_path, words)
     assert {key: found[key] for key in expected} == expected
 
 
-def test_the_command_line_is_over_every_file() -> None:
-    found = composed("experiment=example data.batch_size=7 ++trainer.devices=4")
+def test_the_command_line_is_over_every_file(tmp_path: Path) -> None:
+    found = composed(tmp_path, "experiment=example data.batch_size=7 ++trainer.devices=4")
     assert "data.batch_size" not in found and "trainer.devices" not in found
-    assert not any(key.startswith("data.") and key != "data.num_workers" for key in composed("~data"))
+    assert not any(
+        key.startswith("data.") and key != "data.num_workers" for key in composed(tmp_path, "~data")
+    )
 
 
-def test_a_config_without_self_is_merged_after_those_it_names() -> None:
-    tree = {
-        "train": "defaults:\n  - data: mnist\ndata: {batch_size: 16}\n",
-        "data/mnist": "batch_size: 128\n",
-    }
-    assert composed("", tree)["data.batch_size"] == ("16", "train")
-
-
-def test_a_value_that_becomes_nothing_takes_all_below_it_along() -> None:
+def test_a_value_that_becomes_nothing_takes_all_below_it_along(tmp_path: Path) -> None:
     tree = {
         "train": "defaults: [_self_, {data: mnist}, {debug: quiet}]\n",
-        "data/mnist": "loader: {batch_size: 128}\n",
-        "debug/quiet": "# @package _global_\ndata: {loader: null}\n",
+        "data/mnist": "loader: {batch_size: 128}\nsizes: [1, 2]\n",
+        "debug/quiet": "# @package _global_\ndata: {loader: null, sizes: [3]}\n",
     }
-    assert "data.loader.batch_size" not in composed("", tree)
+    found = composed(tmp_path, "", tree)
+    assert "data.loader.batch_size" not in found and "data.sizes.1" not in found
 
 
-def test_what_is_made_in_code_leaves_a_doubt_on_what_it_may_change() -> None:
+def test_what_is_made_in_code_leaves_a_doubt_on_what_it_may_change(tmp_path: Path) -> None:
     tree = {
         "train": "defaults: [{data: mnist}, schema, _self_]\nbatch_size: 3\n",
         "data/mnist": "batch_size: 128\n",
     }
-    values = applied_values(tree.get, lambda key: key == "data", "train", [])
+    values = asked(tmp_path, "rate=1", tree).values
     assert "schema" in values[("data", "batch_size")].doubt and not values[("batch_size",)].doubt
 
 
 @pytest.mark.parametrize(
     ("tree", "words", "says"),
     [
-        ({"train": "defaults: {data: mnist}\n"}, "", "no list"),
-        ({"train": "defaults: [{data: '???'}]\n"}, "", "has to be given"),
-        ({"train": "defaults: [{data: 'a', model: b}]\n"}, "", "has"),
-        ({"train": "defaults: [train]\n"}, "", "name each other"),
-        ({"train": "a: [\n"}, "", "cannot be read"),
-        ({"train": "defaults: [{data: a}]\n", "data/a": "x: 1\n"}, "data=a,b", "once for each"),
-        ({"train": "defaults: [{data: '${nobody}'}]\n"}, "", "refers"),
+        ({"train": "defaults: [{data: '???'}]\n"}, "", "data"),
+        ({"train": "a: [\n"}, "", "parsing"),
+        ({"train": "defaults: [{data: a}]\n", "data/a": "x: 1\n"}, "data=a,a", "Ambiguous value"),
+        ({"train": "x: 1\n"}, "-m x=1,2", "several jobs"),
     ],
 )
-def test_what_is_not_followed_is_said(tree: dict[str, str], words: str, says: str) -> None:
-    with pytest.raises(NotFollowed, match=says.replace("(", r"\(")):
-        composed(words, tree)
+def test_what_hydra_refuses_is_one_line(tmp_path: Path, tree: dict[str, str], words: str, says: str) -> None:
+    program = asked(tmp_path, words, tree)
+    assert says in program.problem and "\n" not in program.problem and not program.values
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_aliases_that_stand_for_too_much_are_not_followed(merged: bool) -> None:
-    lines = ["a0: &a0 {x: 1}"]
-    for level in range(1, 9):
-        aliases = f"[{', '.join([f'*a{level - 1}'] * 9)}]"
-        lines.append(f"a{level}: &a{level} {f'{{<<: {aliases}}}' if merged else aliases}")
-    text = "\n".join([*lines, "defaults: [*a8]", ""])
-    with pytest.raises(NotFollowed, match="its aliases stand for too much"):
-        _defaults("train", text)
+def test_a_python_without_hydra_is_named(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    program = hydra_program([str(python), "train.py"], str(tmp_path))
+    assert program is not None and program.problem.endswith(" has no hydra")
+    program = hydra_program(["nobody", "train.py"], str(tmp_path))
+    assert program is not None and "no Python" in program.problem
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
-    with pytest.raises(NotFollowed, match="pip install"):
-        composed("")
+    assert "pip install" in asked(tmp_path, "", TREE).problem
 
 
-def test_a_choice_may_refer_to_another() -> None:
+def test_a_folder_more_and_a_choice_that_refers_to_another(tmp_path: Path) -> None:
     tree = {
         "train": "defaults: [{data: mnist}, {model: '${data}_net'}]\n",
         "data/mnist": "batch_size: 1\n",
-        "model/mnist_net": "hidden: 5\n",
     }
-    assert composed("", tree)["model.hidden"] == ("5", "model/mnist_net")
+    (tmp_path / "more/model").mkdir(parents=True)
+    (tmp_path / "more/model/mnist_net.yaml").write_text("hidden: 5\n")
+    assert composed(tmp_path, "-cd more", tree)["model.hidden"] == ("5", "model/mnist_net")
 
 
-def test_lightnings_trainer_is_found() -> None:
-    values = applied_values(TREE.get, lambda key: key in ("data", "model", "trainer"), "train", [])
-    assert trainers(values) == [("trainer",)]
-
-
-def test_words_of_a_command_line() -> None:
-    words = override_words(
-        ["data.batch_size=64", "+a=b", "~logger", "-m", "--config-name=x", "plain", "++c=1=2"]
-    )
-    assert [(word.sign, word.key, word.value) for word in words] == [
-        ("", "data.batch_size", "64"), ("+", "a", "b"), ("~", "logger", None), ("++", "c", "1=2"),
-    ]  # fmt: skip
+def test_lightnings_trainer_is_found(tmp_path: Path) -> None:
+    assert asked(tmp_path, "", TREE).trainers() == [("trainer",)]

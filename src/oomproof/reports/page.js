@@ -1,6 +1,4 @@
-"""The crash page's script: zoom and readout. The page is whole without it."""
-
-SCRIPT = r"""
+// Zoom and readout of the crash page. The page is whole without them.
 (function () {
   "use strict";
   Array.prototype.forEach.call(document.querySelectorAll(".copy"), function (button) {
@@ -190,4 +188,3 @@ SCRIPT = r"""
   });
   chart.querySelector(".controls").hidden = false;
 })();
-"""
