@@ -69,7 +69,7 @@ line.limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:5 4}
 line.growth{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:1 4;stroke-linecap:round}line.end{stroke:var(--tone,var(--bad));stroke-width:2}
 .tag.growth{left:.3rem;bottom:50%;color:var(--ink);border:1px solid var(--line)}.tag.end{left:auto;right:.3rem;bottom:4%;transform:none}.tag[hidden]{display:none}
 .event{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}
-.event.warn,.event.alert,.event.ask{stroke:var(--ours)}.event.term,.event.kill{stroke:var(--bad)}
+.event.warn,.event.alert,.event.request{stroke:var(--ours)}.event.term,.event.kill{stroke:var(--bad)}
 .mark{position:absolute;top:-.1rem;transform:translateX(-50%);min-width:1.3em;text-align:center;font-size:.7rem;line-height:1.35;
 background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0 .3em;white-space:nowrap}
 .axis .area{grid-column:2;position:relative;height:1.5rem;font-size:.75rem;color:var(--soft)}
@@ -89,7 +89,7 @@ background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0
 .readout:empty{display:none}
 .events{margin:.8rem 0 0;padding-left:1.6rem;font-size:.88rem}.events li{padding:.1rem 0}.events li.away{opacity:.5}
 .events time,.when{color:var(--soft);font-variant-numeric:tabular-nums}
-.events b{font-weight:600}.events .warn,.events .alert,.events .ask,.events .pause,.events .resume{color:var(--ours)}.events .term,.events .kill{color:var(--bad)}
+.events b{font-weight:600}.events .warn,.events .alert,.events .request,.events .pause,.events .resume{color:var(--ours)}.events .term,.events .kill{color:var(--bad)}
 .card-bar{display:flex;height:1.5rem;border-radius:5px;overflow:hidden;border:1px solid var(--line)}
 
 details{margin:.7rem 0 0}summary{cursor:pointer;color:var(--soft);font-size:.9rem}summary:focus-visible{outline:2px solid var(--main);outline-offset:2px}
