@@ -247,7 +247,7 @@ def run_once(program: Program, limit: int, keep: Path | None = None) -> Result:
         try:
             attempt = here.attempt("job")
             started = until(lambda: read_json(attempt / "started.json"), "the start")
-            backend = started["rung"]
+            backend = started["backend"]
             peak = Peak(backend["memory"], backend["version"])
             peak.start()
             if program.limit and keep is not None:
@@ -277,7 +277,7 @@ def judge(attempt: Path, limit: int, seconds: float, peak: int) -> Result:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     result.actions = [line["action"] for line in lines if line["by"] == "guard" and line["action"] != "warn"]
     result.warnings = sum(line["action"] == "warn" for line in lines)
-    asked = next((line for line in lines if line["action"] == "ask"), None)
+    asked = next((line for line in lines if line["action"] == "request"), None)
     if asked is not None and ended.get("boottime"):
         facts = asked["facts"]
         result.asked_before_end = round(ended["boottime"] - asked["boottime"], 1)

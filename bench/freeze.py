@@ -187,7 +187,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     )
     attempt = here.attempt(number)
     try:
-        until(lambda: (attempt / "frozen.json").exists(), "the pause", 60)
+        until(lambda: (attempt / "paused.json").exists(), "the pause", 60)
         time.sleep(0.5)
         times = stamps(log)
     finally:
@@ -195,7 +195,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
         keeper = int(read_json(attempt / "started.json")["keeper"]["pid"])
         until(lambda: is_gone(keeper), "the keeper to end")
     lines = [json.loads(line) for line in (attempt / "actions.jsonl").read_text().splitlines()]
-    act = next(line for line in lines if line["action"] == "freeze")
+    act = next(line for line in lines if line["action"] == "pause")
     given = read_json(attempt.parent / "run.json")["settings"]
     settings = Settings(margin=given["margin"], floor=given["floor"], grace=given["grace"])
     facts = Facts(**act["facts"])
@@ -203,7 +203,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     base = facts.available + bisect.bisect_right(times, facts.t) * MIB
     crossed = next((t for index, t in enumerate(times) if base - (index + 1) * MIB <= line), facts.t)
     true_rate = sum(at > facts.t - 0.2 for at in times if at <= facts.t) * MIB / 0.2
-    how = str(read_json(attempt / "started.json")["rung"].get("freeze") or "SIGSTOP").rpartition("/")[2]
+    how = str(read_json(attempt / "started.json")["backend"].get("freezer") or "SIGSTOP").rpartition("/")[2]
     return Still(true_rate, facts.t - crossed, times[-1] - crossed, base - len(times) * MIB, how)
 
 

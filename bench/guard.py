@@ -269,7 +269,7 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
     counters = [(started.get("counters") or {}), (ended.get("counters") or {})]
     own = [one.get("memcg_oom_kill") or 0 for one in counters]
     by_kernel = kills > 0 or own[1] > own[0]
-    backend = started.get("rung", {})
+    backend = started.get("backend", {})
     path = attempt / "actions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     act = next((line for line in lines if line["action"] in ("term", "kill")), None)

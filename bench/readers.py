@@ -95,7 +95,7 @@ def run_folder(here: Lab, run: str, created: float) -> Path:
         },
         attempt / "started.json": {
             "boot_id": BOOT, "boottime": 1000.0, "wall": created, "keeper": {"pid": 2, "start": 1},
-            "job": {"pid": 3, "start": 1}, "rung": {"name": "cgroup-v2", "limit": None},
+            "job": {"pid": 3, "start": 1}, "backend": {"name": "cgroup-v2", "limit": None},
             "counters": {"vmstat_oom_kill": 0},
         },
         attempt / "exit.json": {

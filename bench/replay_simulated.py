@@ -29,6 +29,7 @@ from oomproof.guard.view import (
     is_near,
     runs_explain,
 )
+from oomproof.leaf.action_kinds import PAUSE_UNMANAGED
 from oomproof.ledger.live_runs import ACTION_PAUSE
 
 MIB = 1 << 20
@@ -235,7 +236,7 @@ class Mix:
             assert action.unmanaged is not None
             job = next(job for job in self.jobs if job.key == action.unmanaged.key)
             self.pauses = detect_unmanaged.carried_out(SETTINGS, action, self.pauses)
-            if action.kind == detect_unmanaged.PAUSE:
+            if action.kind == PAUSE_UNMANAGED:
                 job.paused = "guard"
                 self._say(job, f"paused by the guard, grew by {action.unmanaged.rate / MIB:.0f} MiB/s")
             else:
@@ -263,9 +264,9 @@ class Mix:
 
     def _may(self, at: int, action: Action) -> bool:
         """As the latch has it that all runs share: a resume of one's own does not count."""
-        if action.kind in ("warn", "ask", "withdraw"):
+        if action.kind in ("warn", "request", "withdraw"):
             return True
-        resumes = action.kind == "thaw"
+        resumes = action.kind == "resume"
         if self.t - self.acted < (RESUME_INTERVAL if resumes else ACTION_PAUSE) and self.actor != at:
             return False
         self.acted, self.actor = self.t, at if resumes else None
@@ -273,10 +274,10 @@ class Mix:
 
     def _take(self, job: Simulated, given: Settings, action: Action) -> None:
         self.states[job.at] = guard_policy.carried_out(given, action, self.states[job.at])
-        if action.kind == "freeze":
+        if action.kind == "pause":
             job.paused = "run"
             self._say(job, f"paused: {action.why}")
-        elif action.kind == "thaw":
+        elif action.kind == "resume":
             job.paused = ""
             self._say(job, f"resumed: {action.why}")
         elif action.kind in ("term", "kill"):

@@ -53,10 +53,10 @@ time.sleep(1.0)
 """
 
 _ACTIONS = {  # what the front says when it acts
-    "ask": r"asked the job to save and stop",
+    "request": r"asked the job to save and stop",
     "term": r"sent SIGTERM to the job",
     "kill": r"killed (the job, all of it|all processes of the job)",
-    "freeze": r"oomproof: paused: ",
+    "pause": r"oomproof: paused: ",
 }
 
 
@@ -234,7 +234,7 @@ class Cgroups:
         return False
 
     def end_all(self) -> None:
-        """At the very end: whatever is left in there, thawed and killed."""
+        """At the very end: whatever is left in there, resumed and killed."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             for folder in self.below():
@@ -559,7 +559,7 @@ class Round:
     def _fds_at_start(self, fault: Fault, running: Running) -> None:
         pass
 
-    def _freeze(self, fault: Fault, running: Running) -> None:
+    def _pause(self, fault: Fault, running: Running) -> None:
         self.verb(running, "pause", wait=False)
         self.after(fault.lasts + 0.5, lambda: self.verb(running, "resume", wait=False))
 

@@ -70,7 +70,7 @@ class JobFacts:
     row: dict[str, object] | None = None  # of `runs --json`
     why: dict[str, object] | None = None  # the verdict of `why --json`
     why_said: str = ""  # what it said instead
-    acts: list[str] = field(default_factory=list)  # by the guard: ask, term, kill, freeze, thaw
+    acts: list[str] = field(default_factory=list)  # by the guard: request, term, kill, pause, resume
     user_acts: list[str] = field(default_factory=list)
     recording: str = "ok"  # ok, missing, or what is wrong with it
     reserved: bool | None = None  # while it ran, after the faults; None: not looked at
@@ -200,7 +200,7 @@ def grows(job: JobFacts) -> bool:
 
 
 def ended_by_guard(job: JobFacts) -> bool:
-    return bool({"ask", "term", "kill"} & set(job.acts))
+    return bool({"request", "term", "kill"} & set(job.acts))
 
 
 def _guard_may_end(job: JobFacts, facts: RoundFacts) -> bool:
@@ -209,7 +209,7 @@ def _guard_may_end(job: JobFacts, facts: RoundFacts) -> bool:
 
 
 def _was_asked(job: JobFacts, facts: RoundFacts) -> bool:
-    return plan.STOP in job.faults or "ask" in job.user_acts or grows(job)
+    return plan.STOP in job.faults or "request" in job.user_acts or grows(job)
 
 
 def _may_signal(job: JobFacts) -> bool:
@@ -253,7 +253,7 @@ def _status(job: JobFacts) -> Iterable[tuple[str, str]]:
         return
     if job.truth == ALIVE:
         yield "status-wrong", f"the front left a living job with status {job.status}: {_last(job.said)}"
-    elif job.status == 75 and true_status(job) == 0 and "ask" in job.acts:
+    elif job.status == 75 and true_status(job) == 0 and "request" in job.acts:
         return  # asked to stop for want of memory, and it did: `&& next` must not go on
     elif job.status != true_status(job):
         yield "status-wrong", f"{job.status} instead of {true_status(job)}: {_last(job.said)}"
@@ -262,7 +262,7 @@ def _status(job: JobFacts) -> Iterable[tuple[str, str]]:
 def true_causes(job: JobFacts) -> set[str]:
     """What a verdict may call this end."""
     causes: set[str] = set()
-    by_user = bool(job.faults & {plan.STOP}) or bool({"ask", "term", "kill"} & set(job.user_acts))
+    by_user = bool(job.faults & {plan.STOP}) or bool({"request", "term", "kill"} & set(job.user_acts))
     if by_user:
         causes |= {"stopped-by-user"}
     if ended_by_guard(job):

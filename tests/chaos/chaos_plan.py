@@ -10,7 +10,7 @@ from dataclasses import dataclass
 FRONT_KILL, KEEPER_KILL, BOTH_KILL = "front-kill", "keeper-kill", "both-kill"
 FRONT_INT, FRONT_TERM, FRONT_STOP = "front-int", "front-term", "front-stop"
 FDS_LOWERED, FDS_AT_START = "fds-lowered", "fds-at-start"
-FREEZE, STOP, DATAGRAMS, RUN_REMOVED = "freeze", "stop", "datagrams", "run-removed"
+PAUSE, STOP, DATAGRAMS, RUN_REMOVED = "pause", "stop", "datagrams", "run-removed"
 DISK_FULL, DISK_READONLY, STATE_REMOVED, STATE_GONE = (
     "disk-full",
     "disk-readonly",
@@ -25,7 +25,7 @@ HOG, NO_RIGHTS, SHORTAGE = "memory-hog", "no-cgroup-rights", "shortage"
 
 AIMED = (
     FRONT_KILL, KEEPER_KILL, BOTH_KILL, FRONT_INT, FRONT_TERM, FRONT_STOP, FDS_LOWERED, FDS_AT_START,
-    FREEZE, STOP, DATAGRAMS, RUN_REMOVED,
+    PAUSE, STOP, DATAGRAMS, RUN_REMOVED,
 )  # fmt: skip
 GLOBAL = (
     DISK_FULL, DISK_READONLY, STATE_REMOVED, STATE_GONE, RUNTIME_REMOVED, RUNTIME_FULL, LEDGER_REMOVED,
@@ -43,7 +43,7 @@ LAUNCH, START, END = (
 # faults that could blind the guard: a shortage after them must still be acted on
 BLINDING = (
     FDS_LOWERED, DATAGRAMS, DISK_FULL, DISK_READONLY, STATE_REMOVED, STATE_GONE, RUN_REMOVED, RUNTIME_REMOVED,
-    RUNTIME_FULL, LEDGER_REMOVED, LEDGER_EMPTIED, LEDGER_FLIPPED, NO_THREADS, FREEZE,
+    RUNTIME_FULL, LEDGER_REMOVED, LEDGER_EMPTIED, LEDGER_FLIPPED, NO_THREADS, PAUSE,
 )  # fmt: skip
 
 JOB_KINDS = ("plain", "plain", "forking", "loader", "agent", "growing")
@@ -187,7 +187,7 @@ def _fault(rng: random.Random, kind: str, jobs: Sequence[PlannedJob]) -> Fault:
     when = rng.choice(("launch", "start", "middle", "middle", "end"))
     if kind in (FRONT_INT, FRONT_TERM) and rng.random() < 0.6:
         when = "end"  # replacing a status that stands already
-    if kind in (FREEZE, STOP, DATAGRAMS, OLD_RECORDING, OLD_JSON) and when != "launch":
+    if kind in (PAUSE, STOP, DATAGRAMS, OLD_RECORDING, OLD_JSON) and when != "launch":
         when = "middle"
     if when == "end" and growing:
         when = "middle"

@@ -16,7 +16,7 @@ AT_A_TIME = 2  # a round mostly waits
 ROUNDS: list[tuple[int, tuple[str, ...]]] = [
     (1, (plan.FRONT_KILL, plan.LEDGER_REMOVED)),
     (2, (plan.KEEPER_KILL,)),
-    (3, (plan.BOTH_KILL, plan.FREEZE)),
+    (3, (plan.BOTH_KILL, plan.PAUSE)),
     (4, (plan.FRONT_INT,)),
     (5, (plan.FRONT_TERM, plan.OLD_JSON)),
     (6, (plan.FRONT_STOP, plan.RUNTIME_FULL)),
@@ -24,7 +24,7 @@ ROUNDS: list[tuple[int, tuple[str, ...]]] = [
     (8, (plan.FDS_AT_START, plan.OLD_RECORDING)),
     (9, (plan.STOP, plan.LEDGER_FLIPPED)),
     (10, (plan.DATAGRAMS, plan.DISK_FULL)),
-    (11, (plan.RUN_REMOVED, plan.FREEZE)),
+    (11, (plan.RUN_REMOVED, plan.PAUSE)),
     (12, (plan.DISK_READONLY,)),
     (13, (plan.STATE_REMOVED,)),
     (14, (plan.STATE_GONE,)),

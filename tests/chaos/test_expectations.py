@@ -48,7 +48,7 @@ def test_a_good_end_breaks_nothing() -> None:
         # the guard
         (job(truth=expect.KILLED, acts=["kill"], **ended("stopped-by-guard", status=137)), {"innocent-killed"}),
         (job(truth=expect.SIGNALLED, number=15, acts=["term"], **ended("stopped-by-guard", status=143)), {"innocent-killed"}),
-        (job(asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}), {"innocent-killed"}),
+        (job(asked=True, acts=["request"], why={"cause": "stopped-by-guard"}), {"innocent-killed"}),
         (job("growing", truth=expect.KILLED, oom_killed=True, **ended("oom-kill-memcg", status=137)), {"shortage-not-acted"}),
         (job(reserved=False), {"reservation-lost"}),
         (job(reserved=False, said="Read-only file system: nothing is reserved for this run, another may start"), set()),
@@ -87,8 +87,8 @@ def test_without_an_excuse_it_is_broken(one: JobFacts, broken: set[str]) -> None
         job(faults=(plan.FRONT_INT,), truth=expect.SIGNALLED, number=2, **ended("interrupted", status=130)),
         # so is growth
         job("growing", truth=expect.SIGNALLED, number=15, acts=["term"], **ended("stopped-by-guard", status=143)),
-        job("growing", asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}),
-        job("growing", asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}, status=75),
+        job("growing", asked=True, acts=["request"], why={"cause": "stopped-by-guard"}),
+        job("growing", asked=True, acts=["request"], why={"cause": "stopped-by-guard"}, status=75),
         # without its guard the kernel holds the limit, and the verdict says so
         job("growing", (plan.FRONT_KILL,), truth=expect.KILLED, oom_killed=True, front_left="killed",
             **ended("oom-kill-memcg", status=None)),

@@ -46,7 +46,7 @@ def test_the_loader_is_paused_until_the_training_has_ended(
         in told
     )
     assert f"now: oomproof resume {loader.pid}" in told
-    assert {"ask", "term", "kill", "freeze"}.isdisjoint(
+    assert {"request", "term", "kill", "pause"}.isdisjoint(
         line["action"] for line in reasons(training) if line["by"] == "guard"
     )
 

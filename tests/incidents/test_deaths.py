@@ -296,7 +296,7 @@ def test_a_request_is_taken_back_when_the_growth_ends(lab: Lab, kernel_limit: No
     running.output_has("no longer asked")
     assert running.wait() == 0
     actions = [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
-    assert [action for action in actions if action != "warn"] == ["ask", "withdraw"]
+    assert [action for action in actions if action != "warn"] == ["request", "withdraw"]
     assert "took back the request" in (running.attempt / "memory_alerts.log").read_text()
     assert cause(lab, "calms")[0] == "finished", "its end was no answer"
 

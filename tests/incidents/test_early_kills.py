@@ -101,14 +101,14 @@ def test_the_next_run_removes_what_killed_ones_left(lab: Lab, tmp_path: Path) ->
     socket = (
         Path(f"/tmp/oomproof-{os.getuid()}") / f"agent-{running.folder.name}"
     )  # the runtime folder's name is long
-    forecast = runtime / "outlook" / running.folder.name
+    forecast = runtime / "forecast" / running.folder.name
     until(lambda: socket.exists() and forecast.exists(), "its socket and forecast")
     started = running.started()
     for pid in (running.process.pid, started["keeper"]["pid"], started["job"]["pid"]):
         os.kill(pid, signal.SIGKILL)
     running.process.wait()
     until(lambda: not alive(started["job"]["pid"]), "all of it to be dead")
-    left = [socket, forecast, *map(Path, started["rung"]["remove"])]
+    left = [socket, forecast, *map(Path, started["backend"]["remove"])]
     assert all(path.exists() for path in left)
     alien = Path(cgroups.own_directory("memory") or "/nonexistent")
     backend, _ = limit_backends.make_v1(f"not-ours-{os.getpid()}", 64 << 20) if alien.exists() else (None, "")

@@ -34,7 +34,7 @@ def printed(running: Running) -> str:
     return log.read_text(errors="replace") if log.exists() else ""
 
 
-def is_frozen(running: Running) -> bool:
+def is_paused(running: Running) -> bool:
     return run_folders.Run(running.folder).state() == "paused"
 
 
@@ -61,17 +61,17 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
     training = lab.start("training", *SHORT, "--", *lab.job("train_loop.py", 250, tmp_path / "enough"))
     training.output_has("step 1")
     loader = lab.start("loader", *SHORT, "--", *lab.job("loader.py", 80, 300, 0))
-    until(lambda: is_frozen(loader), "the loader to be paused")
+    until(lambda: is_paused(loader), "the loader to be paused")
     assert "paused" in lab.run("runs").stdout
     assert alive(training.job_pid) and alive(loader.job_pid)
     (tmp_path / "enough").touch()
     assert (training.wait(), loader.wait()) == (0, 0)
     assert "intact" in printed(training) and "intact" in printed(loader), "every byte as it was"
-    assert actions(loader).count("freeze") >= 1 and actions(loader).count("freeze") == actions(loader).count(
-        "thaw"
+    assert actions(loader).count("pause") >= 1 and actions(loader).count("pause") == actions(loader).count(
+        "resume"
     )
-    assert not {"ask", "term", "kill"} & {*actions(loader), *actions(training)}
-    assert "freeze" not in actions(training), "the old one is never touched"
+    assert not {"request", "term", "kill"} & {*actions(loader), *actions(training)}
+    assert "pause" not in actions(training), "the old one is never touched"
     for one in (training, loader):
         assert one.verdict()["verdict"]["cause"] == "finished"
     told = said(loader)
@@ -86,7 +86,7 @@ def test_a_lone_growing_job_is_not_paused(lab: Lab, small_machine: SmallMachine)
     lab.prefix = small_machine(400 << 20).prefix
     lone = lab.start("lone", *SHORT, "--", *lab.job("grow.py", 60, 2000))
     assert lone.wait() == 128 + signal.SIGTERM
-    assert "freeze" not in actions(lone)
+    assert "pause" not in actions(lone)
     assert lone.verdict()["verdict"]["cause"] == "stopped-by-guard"
 
 
@@ -99,7 +99,7 @@ def test_deadlock_goes_on_down_the_ladder(lab: Lab, small_machine: SmallMachine)
     new = lab.start("new", *wide, "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
     taken = actions(new)
-    assert taken.index("freeze") < taken.index("term"), taken
+    assert taken.index("pause") < taken.index("term"), taken
     assert new.verdict()["verdict"]["cause"] == "stopped-by-guard"
     assert "pausing it did not help" in said(new)
     old.output_has("ready")
@@ -117,7 +117,7 @@ def test_a_pause_has_an_end(lab: Lab, small_machine: SmallMachine) -> None:
     new = lab.start("new", *SHORT, "--pause-max", "6", "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
     taken = actions(new)
-    assert [one for one in taken if one in ("freeze", "thaw", "term")] == ["freeze", "thaw", "term"], taken
+    assert [one for one in taken if one in ("pause", "resume", "term")] == ["pause", "resume", "term"], taken
     assert "the longest it may be" in said(new)
     assert alive(old.job_pid)
     lab.prefix = []
@@ -132,13 +132,13 @@ def test_a_protected_run_is_not_paused(lab: Lab, small_machine: SmallMachine, tm
     )
     young.output_has("step 1")
     other = lab.start("other", *SHORT, "--", *lab.job("loader.py", 80, 300, 0))
-    until(lambda: is_frozen(other), "the unprotected one to be paused")
+    until(lambda: is_paused(other), "the unprotected one to be paused")
     (tmp_path / "enough").touch()
     assert (young.wait(), other.wait()) == (0, 0)
-    assert not {"freeze", "ask", "term", "kill"} & set(actions(young))
+    assert not {"pause", "request", "term", "kill"} & set(actions(young))
 
 
-@pytest.mark.parametrize("options", [[], ["--watch-only"]], ids=["best rung", "signals only"])
+@pytest.mark.parametrize("options", [[], ["--watch-only"]], ids=["best backend", "signals only"])
 def test_by_hand(lab: Lab, options: list[str]) -> None:
     running = lab.start("counting", *options, "--", *lab.job("counter.py"))
     for name in ("main 3", "a 3", "b 3"):
@@ -156,7 +156,7 @@ def test_by_hand(lab: Lab, options: list[str]) -> None:
     done = lab.run("resume", "counting")
     assert done.returncode == 0 and "resumed" in done.stderr
     until(lambda: len(printed(running)) > len(before) + 100, "it to go on")
-    assert is_frozen(running) is False
+    assert is_paused(running) is False
     assert "is not paused" in lab.run("resume", "counting").stderr
     lab.run("stop", "--grace", "1", "counting")
     assert running.wait() == 128 + signal.SIGTERM
@@ -171,7 +171,7 @@ def test_errors_say_the_cure(lab: Lab) -> None:
         assert "no run is called" in lab.run(verb, "nobody").stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--watch-only"]], ids=["best rung", "signals only"])
+@pytest.mark.parametrize("options", [[], ["--watch-only"]], ids=["best backend", "signals only"])
 @pytest.mark.parametrize("how", ["stop", "kill", "signal"])
 def test_a_frozen_job_can_be_ended(lab: Lab, options: list[str], how: str) -> None:
     running = lab.start("frozen", *options, "--", *lab.job("counter.py"))
@@ -187,7 +187,7 @@ def test_a_frozen_job_can_be_ended(lab: Lab, options: list[str], how: str) -> No
         running.process.send_signal(signal.SIGTERM)
     assert running.wait() == 128 + (signal.SIGKILL if how == "kill" else signal.SIGTERM)
     assert not alive(pid)
-    assert not (running.attempt / "frozen.json").exists()
+    assert not (running.attempt / "paused.json").exists()
 
 
 def test_a_guard_that_dies_leaves_no_frozen_job(lab: Lab, small_machine: SmallMachine) -> None:
@@ -197,13 +197,13 @@ def test_a_guard_that_dies_leaves_no_frozen_job(lab: Lab, small_machine: SmallMa
     old = lab.start("old", *wide, "--", *lab.job("train_loop.py", 250, 600))
     old.output_has("step 1")
     new = lab.start("new", *wide, "--", *lab.job("loader.py", 60, 240, 0))
-    until(lambda: is_frozen(new), "the loader to be paused")
+    until(lambda: is_paused(new), "the loader to be paused")
     new.process.kill()
     new.process.wait()
     kinds = until(
-        lambda: (found := [one["event"] for one in events(new)]) and "thaw" in found and found, "the keeper"
+        lambda: (found := [one["event"] for one in events(new)]) and "resume" in found and found, "the keeper"
     )
-    assert kinds.index("guard-lost") < kinds.index("thaw")
+    assert kinds.index("guard-lost") < kinds.index("resume")
     until(lambda: lab.read(new.attempt / "exit.json"), "the job to finish by itself")
     assert "intact" in printed(new)
     lab.prefix = []
@@ -223,7 +223,7 @@ def test_frozen_by_hand_outlives_the_guard_and_watch_takes_it_up(lab: Lab) -> No
     watching = subprocess.Popen(
         lab.command("watch", "mine"), env=lab.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
-    until(lambda: is_frozen(running), "the new guard to hold it")
+    until(lambda: is_paused(running), "the new guard to hold it")
     assert stands_still(running)
     before = printed(running)
     assert lab.run("resume", "mine").returncode == 0
@@ -246,13 +246,13 @@ def test_a_second_guard_that_dies_leaves_no_frozen_job_either(lab: Lab, small_ma
     watching = subprocess.Popen(lab.command("watch", "new"), env=lab.environment, stderr=subprocess.DEVNULL)
     until(lambda: run_folders.Run(new.folder).guard_lives(), "the new guard")
     # as its guard would have left it: paused, with its mark
-    backend = new.started()["rung"]
-    (new.attempt / "frozen.json").write_text('{"by": "guard"}')
-    Path(backend["freeze"]).write_text("1" if backend["freeze"].endswith("cgroup.freeze") else "FROZEN")
+    backend = new.started()["backend"]
+    (new.attempt / "paused.json").write_text('{"by": "guard"}')
+    Path(backend["freezer"]).write_text("1" if backend["freezer"].endswith("cgroup.freeze") else "FROZEN")
     assert stands_still(new)
     watching.kill()
     watching.wait()
-    until(lambda: [one for one in events(new) if one["event"] == "thaw"], "the keeper to let it go on")
+    until(lambda: [one for one in events(new) if one["event"] == "resume"], "the keeper to let it go on")
     before = printed(new)
     until(lambda: printed(new) != before, "it to go on")
     lab.prefix = []
@@ -320,6 +320,6 @@ def test_stopping_a_crowd_that_forks(lab: Lab) -> None:
     assert len(seen) >= 21 and set(seen.values()) <= {"T", "D", "Z"}
     time.sleep(0.3)
     assert family() == seen, "nobody came or went"
-    assert os.path.exists(running.attempt / "frozen.json")
+    assert os.path.exists(running.attempt / "paused.json")
     assert lab.run("stop", "--kill", "crowd").returncode == 0
     assert running.wait() == 137

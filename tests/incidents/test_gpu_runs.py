@@ -32,7 +32,7 @@ def test_without_a_driver_the_job_runs_on_and_the_user_is_told(lab: Lab) -> None
     assert "oomproof pause job" in done.stderr
     assert run_folders.Run(job.folder).state() == "running"
     assert not (job.attempt / "gpu_paused.json").exists()
-    assert not (job.attempt / "frozen.json").exists()
+    assert not (job.attempt / "paused.json").exists()
     lab.run("stop", "job", "--now")
 
 

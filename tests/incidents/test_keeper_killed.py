@@ -70,7 +70,7 @@ def kill_keeper(running: Running) -> int:
 def is_clean(running: Running) -> None:
     """Nothing of the run is left on the machine, and the readers tell how it ended."""
     assert running.lab.read(running.attempt / "exit.json")["code"] == 7
-    for directory in running.started()["rung"]["remove"]:
+    for directory in running.started()["backend"]["remove"]:
         assert not os.path.exists(directory)
     listed = json.loads(running.lab.run("runs", "--json").stdout)["runs"][0]
     assert listed["state"] == "ended"
@@ -237,7 +237,7 @@ def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty:
     steps.tell("end")
     code = ended(lab, "twice")["code"]
     assert code in (7, None), "the kernel tells it since Linux 6.15"
-    for directory in running.started()["rung"]["remove"]:
+    for directory in running.started()["backend"]["remove"]:
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 
@@ -275,7 +275,7 @@ def test_what_is_in_the_pipe_when_the_front_that_took_over_is_killed_is_kept(
     assert code == 0 if told else code in (0, None), "the kernel tells it since Linux 6.15"
     output = (running.attempt / "output.log").read_text()
     assert "step last\n" in output and "left behind\n" in output
-    for directory in running.started()["rung"]["remove"]:
+    for directory in running.started()["backend"]["remove"]:
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 
@@ -293,7 +293,7 @@ def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps
     running.output_has("step one")
     steps.tell("end")
     assert ended(lab, "asleep")["code"] in (7, None)
-    for directory in running.started()["rung"]["remove"]:
+    for directory in running.started()["backend"]["remove"]:
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 

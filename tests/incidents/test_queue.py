@@ -56,8 +56,8 @@ def test_the_second_waits_and_starts_by_itself(machine: Lab) -> None:
     assert "second waits for 150 MiB" in check.stdout
     ledger = json.loads(machine.run("check", "--json").stdout)
     assert [one["name"] for one in ledger["ledger"]["running"]] == ["first"]
-    assert ledger["budget"]["promised_bytes"] == sum(
-        one["promised_bytes"] for one in ledger["ledger"]["running"]
+    assert ledger["budget"]["reserved_bytes"] == sum(
+        one["reserved_bytes"] for one in ledger["ledger"]["running"]
     )
     assert first.process.poll() is None
     let_go(first)
@@ -110,7 +110,7 @@ def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> Non
     job.process.stdin.flush()
     job.output_has("second train")
     until(
-        lambda: 70 * MIB < told("promised_bytes") < 100 * MIB,
+        lambda: 70 * MIB < told("reserved_bytes") < 100 * MIB,
         "the eval's 80 MiB above the training to be promised",
     )
     refused = machine.run("run", "--need", "210M", "--no-wait", "--", "true")

@@ -98,7 +98,7 @@ def test_recording_is_readable_after_everything_was_killed(lab: Lab) -> None:
     assert len(after.splitlines()) >= len(csv.splitlines())
     assert lab.run("runs").returncode == 0
     # the test removes what the killed keeper could not
-    for directory in started["rung"]["remove"]:
+    for directory in started["backend"]["remove"]:
         until(lambda d=directory: _rmdir(d), "the cgroup to be removable")
 
 

@@ -117,9 +117,9 @@ def test_keys_act_on_real_runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Non
     actions = [
         json.loads(line)["action"] for line in (running.attempt / "actions.jsonl").read_text().splitlines()
     ]
-    assert [action for action in actions if action in ("freeze", "thaw", "term")] == [
-        "freeze",
-        "thaw",
+    assert [action for action in actions if action in ("pause", "resume", "term")] == [
+        "pause",
+        "resume",
         "term",
     ]
 

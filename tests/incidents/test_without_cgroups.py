@@ -84,7 +84,7 @@ def test_workers_that_write_to_what_they_inherited_are_seen(bare: Lab, around: C
         "--",
         *bare.job("forks.py", 200, 4, "write"),
     )
-    assert {"ask", "term", "kill"} & {*actions(bare, "copies")}, done.stderr
+    assert {"request", "term", "kill"} & {*actions(bare, "copies")}, done.stderr
     assert bare.verdict("copies")["verdict"]["cause"] == "stopped-by-guard"
     assert 400 * MIB < held_at_most(bare, "copies") <= charged_at_most(around)
 

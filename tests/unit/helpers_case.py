@@ -83,7 +83,7 @@ class Attempt:
             "wall": WALL + START,
             "keeper": {"pid": 400, "start": 5},
             "job": {"pid": LEADER, "start": 6},
-            "rung": {"name": "cgroup-v2", "limit": 8 * GIB, "remove": ["/sys/fs/cgroup" + CGROUP]},
+            "backend": {"name": "cgroup-v2", "limit": 8 * GIB, "remove": ["/sys/fs/cgroup" + CGROUP]},
             "counters": self.counters(),
         }
         self.exit: dict[str, Any] = {}

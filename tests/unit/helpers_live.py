@@ -94,7 +94,7 @@ class LiveFolder:
         }  # fmt: skip
         started = {
             "boot_id": processes.boot_id(), "boottime": self.now - 300, "job": {"pid": os.getpid(), "start": None},
-            "keeper": {"pid": os.getppid(), "start": None}, "rung": {"name": "cgroup v2", "memory": "/x", "limit": 8 * GIB},
+            "keeper": {"pid": os.getppid(), "start": None}, "backend": {"name": "cgroup v2", "memory": "/x", "limit": 8 * GIB},
         }  # fmt: skip
         self.write(self.folder / "run.json", run)
         self.write(self.attempt / "started.json", started)

@@ -48,7 +48,7 @@ def make_run(
         "boottime": END - seconds,
         "wall": WALL + END - seconds,
         "job": {"pid": 4067, "start": 6},
-        "rung": {"name": "systemd scope", "limit": 30 * GIB},
+        "backend": {"name": "systemd scope", "limit": 30 * GIB},
     }
     ended = {
         "boottime": END,
@@ -115,7 +115,7 @@ def _record(path: Path, seconds: int, gpu: bool, phases: bool, texts: str) -> No
                 "INSERT INTO phase (t, name, step) VALUES(?,?,?)",
                 (END - seconds + start, name + texts, number * 50 or None),
             )
-    events = [(-420, "warn", "grows by 5 MiB/s, full in about 9 min"), (-61, "ask", "asked to save and stop"),
+    events = [(-420, "warn", "grows by 5 MiB/s, full in about 9 min"), (-61, "request", "asked to save and stop"),
               (-55, "alert", "the job's swap grew by 1.1 GiB"), (-0.5, "kill", "no answer within 60 s")]  # fmt: skip
     for before, kind, text in events:
         if -before < seconds:

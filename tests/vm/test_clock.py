@@ -44,16 +44,16 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
         jump(clock, DAY)
         assert runs.lives()
         jump(clock, -2 * DAY)
-        clock.wait_until(f"! test -e {paused.attempt}/frozen.json")  # also a day back the pause ends
+        clock.wait_until(f"! test -e {paused.attempt}/paused.json")  # also a day back the pause ends
         clock.run(WAITS)  # two hours have not passed
     reserved = json.loads(root.oomproof("check --json"))["ledger"]["running"]
     assert "runs" in [entry["name"] for entry in reserved]
     at = {line["action"]: line["boottime"] for line in actions(clock, paused.attempt)}
-    assert at["thaw"] - at["freeze"] > PAUSE - 1, "a day has passed only on the clock"
+    assert at["resume"] - at["pause"] > PAUSE - 1, "a day has passed only on the clock"
     answer = clock.wait(waits, timeout=240)
     assert answer.rc == 0 and "was let in" in answer.out
     paused.ended()
-    assert "freeze" not in deeds(runs)
+    assert "pause" not in deeds(runs)
     root.stop(runs)
     assert runs.verdict()[0] == "stopped-by-user"
     rows = {row["name"]: row for row in json.loads(root.oomproof("runs --json"))["runs"]}

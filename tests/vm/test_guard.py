@@ -90,7 +90,7 @@ def test_the_loader_was_started_by_hand(guest: Machine, ada: User, record_testsu
         finished(guest, loader)
         record_testsuite_property("longest stall, loader by hand, s", longest_stall())
     # a request may come first where a look at all processes takes seconds, as in this emulation; nothing here answers it
-    assert not {"freeze", "term", "kill"} & set(deeds(training))
+    assert not {"pause", "term", "kill"} & set(deeds(training))
     assert f"(pid {pid}), which was not started by oomproof" in training.words()
 
 

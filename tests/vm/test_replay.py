@@ -34,8 +34,8 @@ def bystander(user: User) -> Iterator[Callable[[], float]]:
 
 def frozen(run: Run) -> None:
     """Waits until its guard has paused it and the kernel says that all of it is paused."""
-    run.machine.wait_until(f"test -s {run.attempt}/frozen.json")
-    run.machine.wait_until(f"grep -q 'frozen 1' {run.rung()['memory']}/cgroup.events")
+    run.machine.wait_until(f"test -s {run.attempt}/paused.json")
+    run.machine.wait_until(f"grep -q 'frozen 1' {run.backend()['memory']}/cgroup.events")
 
 
 def deeds(run: Run) -> list[str]:
@@ -49,7 +49,7 @@ def nobody_died(guest: Machine, before: int, *runs: Run) -> None:
         run.printed("intact")
         done = run.machine.run(f"cat {run.attempt}/actions.jsonl", check=False).out
         assert run.verdict()[0] == "finished", done
-        assert not {"ask", "term", "kill"} & set(deeds(run)), done
+        assert not {"request", "term", "kill"} & set(deeds(run)), done
     assert oom_kills(guest) == before
 
 
@@ -66,7 +66,7 @@ def test_both_jobs_finish(
             training = ada.run("training", f"-- {TRAIN}")
             training.printed("step 10")
             loader = ada.run("loader", f"-- {LOAD}")
-            assert loader.rung()["name"] == "systemd user scope"
+            assert loader.backend()["name"] == "systemd user scope"
             frozen(loader)
             assert training.lives() and loader.lives() and loader.lives("keeper")
             guest.run(f"touch {ENOUGH}")
@@ -74,8 +74,8 @@ def test_both_jobs_finish(
             record_testsuite_property("longest stall beside zram, s", longest_stall())
     finally:
         guest.swapoff()
-    assert deeds(loader).count("freeze") == deeds(loader).count("thaw") >= 1
-    assert "freeze" not in deeds(training)
+    assert deeds(loader).count("pause") == deeds(loader).count("resume") >= 1
+    assert "pause" not in deeds(training)
     assert "paused: " in loader.words() and "resumed: " in loader.words()
     assert "only its growth is stopped" in loader.words()
 
@@ -94,7 +94,7 @@ def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
             training.printed("step 10")
             loader = ada.run("loader", f"-- {LOAD}")
             frozen(loader)
-            group = loader.rung()["memory"]
+            group = loader.backend()["memory"]
             guest.wait_until(f'test "$(cat {group}/memory.swap.current)" -gt 50000000')
             assert training.lives() and loader.lives()
             guest.run(f"touch {ENOUGH}")
@@ -103,7 +103,7 @@ def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
     finally:
         guest.swapoff()
     assert "it is pushed out to swap" in loader.words() and "out to swap" in loader.words()
-    assert "freeze" in deeds(loader) and "freeze" not in deeds(training)
+    assert "pause" in deeds(loader) and "pause" not in deeds(training)
 
 
 @pytest.mark.long
@@ -114,7 +114,7 @@ def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa
     said = ada.oomproof("pause mine")
     assert "is paused (cgroup v2 freezer)" in said
     assert "paused" in ada.oomproof("runs")
-    group = job.rung()["memory"]
+    group = job.backend()["memory"]
     guest.run(f"grep -q 'frozen 1' {group}/cgroup.events")
     guest.run(f"kill -9 {job.pid('guard')}")
     guest.wait_until(f"grep -q guard-lost {job.attempt}/keeper.jsonl")

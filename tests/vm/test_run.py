@@ -49,9 +49,9 @@ class Run:
         self.machine.wait_until(f"test -s {self.attempt}/started.json")
         return int(self.read("started.json")[who]["pid"])
 
-    def rung(self) -> dict[str, Any]:
+    def backend(self) -> dict[str, Any]:
         self.pid("job")
-        return dict(self.read("started.json")["rung"])
+        return dict(self.read("started.json")["backend"])
 
     def lives(self, who: str = "job") -> bool:
         return self.machine.run(f"grep -q '^State:.[^ZX]' /proc/{self.pid(who)}/status", check=False).rc == 0
@@ -202,7 +202,7 @@ def test_user_scope_limit(guest: Machine, ada: User) -> None:
     """An ordinary user's job beyond its limit dies alone, and her own counters prove it."""
     bystander = ada.run("bystander", f"-- {GROW} 100 20")
     hog = ada.run("hog", f"--limit 100M -- {BURST} /tmp/go 400")
-    assert hog.rung()["name"] == "systemd user scope"
+    assert hog.backend()["name"] == "systemd user scope"
     assert hog.cgroup("job").startswith(USER_MANAGER) and hog.cgroup("job").endswith(".scope/job")
     assert hog.cgroup("keeper") == hog.cgroup("job").removesuffix("job") + "keeper"
     bystander.printed("ready")
@@ -230,7 +230,7 @@ def test_leak_is_asked_and_saves(guest: Machine, ada: User) -> None:
 
 def test_root_scope_limit(guest: Machine, root: User) -> None:
     hog = root.run("root-hog", f"--limit 100M -- {BURST} /tmp/go 400")
-    assert hog.rung()["name"] == "systemd scope"
+    assert hog.backend()["name"] == "systemd scope"
     assert hog.cgroup("job").startswith("/system.slice/oomproof-")
     kernel_kills(root, hog, "/tmp/go")
     assert hog.verdict() == ("oom-kill-memcg", "proven")
@@ -244,7 +244,7 @@ def test_swap_counts_as_use(guest: Machine, ada: User) -> None:
     try:
         job = ada.run("swapped", f"--limit 300M -- {GROW} 200 120")
         job.printed("ready")
-        guest.run(f"echo 80M >{job.rung()['memory']}/memory.reclaim")
+        guest.run(f"echo 80M >{job.backend()['memory']}/memory.reclaim")
         enough = f'test "$(XDG_STATE_HOME=/home/ada/.local/state oomproof runs export {job.name} --csv'
         guest.wait_until(enough + ' | tail -n 1 | cut -d, -f5)" -gt 60000000')
         header, *_, last = (line.split(",") for line in ada.oomproof("runs export swapped --csv").split())
@@ -279,7 +279,7 @@ def test_without_a_limit_the_newest_run_goes_and_the_machine_lives(guest: Machin
 def test_machine_wide_oom_is_proven_by_the_kernel_log(guest: Machine, root: User) -> None:
     with room(guest, 200), no_thrashing(guest):
         job = root.run("global", f"--watch-only -- {BURST} /tmp/go 600")
-        assert job.rung()["name"] == "oomproof"
+        assert job.backend()["name"] == "oomproof"
         kernel_kills(root, job, "/tmp/go")
     assert job.verdict() == ("oom-kill-global", "proven")
     assert "whole machine" in job.judged()["verdict"]["headline"]
@@ -290,7 +290,7 @@ def test_machine_wide_oom_is_not_claimed_proven_without_the_kernel_log(guest: Ma
     """Her job's own counters say that it was killed and that its limit did not fail; the rest is inference."""
     with room(guest, 200):
         job = ada.run("global", f"--floor 40M --margin 40M -- {BURST} /tmp/go 600")
-        assert job.rung()["name"] == "systemd user scope"
+        assert job.backend()["name"] == "systemd user scope"
         kernel_kills(ada, job, "/tmp/go")
     assert job.verdict() == ("oom-kill-global", "likely")
     nothing_is_left(guest)
@@ -303,7 +303,7 @@ def test_machine_wide_oom_is_not_claimed_proven_without_the_kernel_log(guest: Ma
 def test_detached_with_linger_outlives_the_logout(guest: Machine, ada: User) -> None:
     guest.run("loginctl enable-linger ada")
     job = ada.run("lingering", f"--detach --limit 200M -- {GROW} 100 20")
-    assert job.rung()["name"] == "systemd user scope" and not job.rung()["note"]
+    assert job.backend()["name"] == "systemd user scope" and not job.backend()["note"]
     inside = job.cgroup("job").removesuffix("job") + "keeper"
     assert (job.cgroup("keeper"), job.cgroup("guard")) == (inside, inside), "nothing stays in the session"
     assert ada.session is not None
@@ -326,7 +326,7 @@ def test_logout_without_linger(guest: Machine, ada: User) -> None:
     assert "oomproof, not the kernel" in said and "loginctl enable-linger ada" in said and "logout" in said
     detached = ada.find("detached")
     foreground = ada.run("foreground", f"-- {GROW} 100 20")
-    assert foreground.rung()["name"] == "systemd user scope"
+    assert foreground.backend()["name"] == "systemd user scope"
     foreground.printed("ready")
     assert "your last logout may end it" in foreground.words()
     assert "loginctl enable-linger ada" in foreground.words()

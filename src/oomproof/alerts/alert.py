@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from oomproof.leaf.action_kinds import (
+    KILL,
+    KILL_UNMANAGED,
+    PAUSE,
+    PAUSE_UNMANAGED,
+    REQUEST,
+    RESUME,
+    RESUME_UNMANAGED,
+    SAVE,
+    TERM,
+    TERM_UNMANAGED,
+    WARN,
+    WITHDRAW,
+)
 from oomproof.records import dataclass
 from oomproof.units import format_duration
 
@@ -12,14 +26,14 @@ ALERT, NEWS, QUIET = "alert", "news", "quiet"  # to --on-alert and every receive
 END = "end"  # the kind that --on-end hears
 SWITCH = "resume everything: oomproof resume --all; a run without any guard: OOMPROOF_DISABLE=1"
 _TITLES = {
-    "warn": "memory is getting short",
-    "ask": "asked to save and stop",
-    "withdraw": "the request to save and stop was taken back",
-    "save": "asked to save and continue",
-    "pause": "paused",
-    "resume": "resumed",
-    "term": "sent SIGTERM",
-    "kill": "killed all its processes",
+    WARN: "memory is getting short",
+    REQUEST: "asked to save and stop",
+    WITHDRAW: "the request to save and stop was taken back",
+    SAVE: "asked to save and continue",
+    PAUSE: "paused",
+    RESUME: "resumed",
+    TERM: "sent SIGTERM",
+    KILL: "killed all its processes",
     "leak": "memory grows without end",
     "above": "holds more than --alert-above",
     "gpu-above": "holds more GPU memory than --alert-gpu-above",
@@ -29,15 +43,15 @@ _TITLES = {
     "worker-killed": "the kernel killed one of its processes",
     "unguarded": "runs without its guard",
     "retry": "ran out of memory and is tried again",
-    "pause-unmanaged": "a job that fills the machine was paused",
-    "resume-unmanaged": "a job that was not started by oomproof runs again",
-    "term-unmanaged": "a job that fills the machine got SIGTERM",
-    "kill-unmanaged": "a job that fills the machine was killed",
+    PAUSE_UNMANAGED: "a job that fills the machine was paused",
+    RESUME_UNMANAGED: "a job that was not started by oomproof runs again",
+    TERM_UNMANAGED: "a job that fills the machine got SIGTERM",
+    KILL_UNMANAGED: "a job that fills the machine was killed",
     END: "has ended",
 }
 # each of these messages names the panic switch
-_ACTIONS = ("warn", "ask", "pause", "term", "kill", "pause-unmanaged")
-_OVER = ("term", "kill", END)  # nothing is left to change
+_ACTIONS = (WARN, REQUEST, PAUSE, TERM, KILL, PAUSE_UNMANAGED)
+_OVER = (TERM, KILL, END)  # nothing is left to change
 LONGEST = 700  # characters of a line: Discord takes 2000 in all
 
 

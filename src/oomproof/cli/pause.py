@@ -24,6 +24,7 @@ from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.swap_out import PushOut
+from oomproof.leaf.action_kinds import PAUSE
 from oomproof.machine import swap
 from oomproof.machine.gpu import Query
 from oomproof.printable import tell
@@ -60,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.gpu:
             tell(_give_gpu_back(target, job))
             freezer.write_mark(target.attempt, "user", "oomproof pause", pause=pause)
-        Actions(job, target.attempt, task_thread, [], by="user").take("freeze", "oomproof pause")
-        if not job.freezer.wait_frozen(_PAUSE_SECONDS):
+        Actions(job, target.attempt, task_thread, [], by="user").take(PAUSE, "oomproof pause")
+        if not job.freezer.wait_paused(_PAUSE_SECONDS):
             tell(
                 f"not all of {target.name} is paused yet: one of its processes waits inside the kernel; see "
                 f"ps -o pid,stat,wchan:30,cmd -p {job.leader}"
@@ -100,7 +101,7 @@ def live_run(text: str | None, status: int = OUR_FAILURE, states: Collection[str
 
 def _give_gpu_back(run: run_folders.Run, job: Job) -> str:
     """Before it is paused: its own CUDA threads move the memory."""
-    job.freezer.thaw()  # harmless for one that runs
+    job.freezer.resume()  # harmless for one that runs
     settings = run.info.get("settings") or {}
     pids = job.pids()
     held = held_by(pids, Query().answer(CARD_SECONDS).gpus)

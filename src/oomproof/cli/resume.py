@@ -20,6 +20,7 @@ from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.guard.resumer import resume_tree
+from oomproof.leaf.action_kinds import RESUME
 from oomproof.leaf.proc_files import owner_of
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
@@ -99,14 +100,14 @@ def _resume_run(target: run_folders.Run) -> int:
     job = Job(target.started())
     task_thread = TaskThread()
     try:
-        if not mark and not job.freezer.is_frozen() and not GpuPause(target.attempt).paused:
+        if not mark and not job.freezer.is_paused() and not GpuPause(target.attempt).paused:
             tell(f"{target.name} is not paused; nothing to do")
             return 0
         actions = Actions(job, target.attempt, task_thread, [], by="user")
         if GpuPause(target.attempt).paused:
-            # a guard that sees the pause only now must not freeze it again
+            # a guard that sees the pause only now must not pause it again
             freezer.mark_moving(target.attempt, True)
-        actions.take("thaw", "oomproof resume")
+        actions.take(RESUME, "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
         # the output of one that was adopted is not ours
@@ -145,7 +146,7 @@ def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
         )
     else:
         if run.pause_mark():
-            job.freezer.freeze()
+            job.freezer.pause()
             freezer.mark_moving(run.attempt, False)
         raise OomproofError(
             f"{run.name} cannot resume yet: {result.problem}",

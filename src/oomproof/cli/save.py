@@ -13,6 +13,7 @@ import time
 
 from oomproof.errors import OomproofError
 from oomproof.guard.guard_actions import action_record
+from oomproof.leaf.action_kinds import SAVE
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests, run_folders
 from oomproof.runner.run_flags import seconds
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")
-    attempt.add_action(action_record("user", "save", "oomproof save"))
+    attempt.add_action(action_record("user", SAVE, "oomproof save"))
     print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
     deadline = time.monotonic() + arguments.timeout
     while time.monotonic() < deadline:

@@ -23,6 +23,7 @@ from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
+from oomproof.leaf.action_kinds import KILL, REQUEST, RESUME, TERM
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
 from oomproof.printable import tell
@@ -78,28 +79,28 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     task_thread = TaskThread()
     stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
     actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user", tell=tell)
-    steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
-    if steps[0] == "ask" and not _listens(target):
+    steps = [KILL] if arguments.kill else [TERM, KILL] if arguments.now else [REQUEST, TERM, KILL]
+    if steps[0] == REQUEST and not _listens(target):
         del steps[0]
     words = {
-        "ask": "asked it to save and stop",
-        "term": "sent SIGTERM",
-        "kill": "killed all processes of the job",
+        REQUEST: "asked it to save and stop",
+        TERM: "sent SIGTERM",
+        KILL: "killed all processes of the job",
     }
     try:
         # it could not answer; a kill needs no resume of its own
-        if target.pause_mark() or job.freezer.is_frozen():
-            if steps != ["kill"]:
-                actions.take("thaw", "oomproof stop")
+        if target.pause_mark() or job.freezer.is_paused():
+            if steps != [KILL]:
+                actions.take(RESUME, "oomproof stop")
             freezer.remove_mark(target.attempt)
         pause = GpuPause(target.attempt)
-        if pause.paused and steps != ["kill"] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
+        if pause.paused and steps != [KILL] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
             print(
                 "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
             )
         for step in steps:
             actions.take(step, "oomproof stop")
-            wait = 30.0 if step == "kill" else grace
+            wait = 30.0 if step == KILL else grace
             print(f"oomproof: {words[step]}; waiting up to {format_duration(wait)}", file=sys.stderr)
             if _ended(target, wait):
                 print(f"oomproof: {target.name} has ended", file=sys.stderr)

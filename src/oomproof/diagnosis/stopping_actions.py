@@ -5,12 +5,23 @@ from __future__ import annotations
 import signal
 
 from oomproof.evidence.case_file import Action, CaseFile, ExitStatus
+from oomproof.leaf.action_kinds import (
+    INTERRUPT,
+    KILL,
+    OUTPUT_LOST,
+    PAUSE,
+    REQUEST,
+    RESUME,
+    SIGNAL,
+    TERM,
+    WITHDRAW,
+)
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
 _ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
 _LEAVING = 5.0  # from the last line of a program to its exit status
 _KEEPER_WINDOW = 120.0  # the keeper passes a SIGTERM on at once and waits out the grace time
-_ENDING = ("ask", "term", "kill")
+_ENDING = (REQUEST, TERM, KILL)
 
 
 def _stop(case: CaseFile, by: str) -> Action | None:
@@ -21,14 +32,14 @@ def _stop(case: CaseFile, by: str) -> Action | None:
     withdrawn = False
     found: list[Action] = []
     for action in reversed(case.actions):
-        withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
-        if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
+        withdrawn = withdrawn or (action.by == by and action.action == WITHDRAW)
+        if action.by != by or action.action not in _ENDING or (withdrawn and action.action == REQUEST):
             continue
-        if action.action == "ask" and by == "guard" and case.stop_answer == "none":
+        if action.action == REQUEST and by == "guard" and case.stop_answer == "none":
             continue  # nothing in it listens: a whole result must not be taken for half a one
-        if status.code == 0 and (action.action == "kill" or action.uncaught):
+        if status.code == 0 and (action.action == KILL or action.uncaught):
             continue  # it was on its way when the job had finished: such a signal leaves no exit code
-        window = _ask_window(case, grace) if action.action == "ask" else _SIGNAL_WINDOW + grace
+        window = _ask_window(case, grace) if action.action == REQUEST else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
             found.append(action)
     # a SIGKILL that met a job already dying of SIGTERM ended nothing
@@ -38,9 +49,9 @@ def _stop(case: CaseFile, by: str) -> Action | None:
 def _fits(action: str, status: ExitStatus) -> bool:
     """Whether a job may end so by that action: a signal ends it as itself, or as a shell's 128+N."""
     number = status.signal if status.signal is not None else (status.code or 0) - 128
-    if action == "kill" or number == signal.SIGKILL:
-        return action == "kill" and number == signal.SIGKILL
-    return action == "term" or number != signal.SIGTERM
+    if action == KILL or number == signal.SIGKILL:
+        return action == KILL and number == signal.SIGKILL
+    return action == TERM or number != signal.SIGTERM
 
 
 def _ask_window(case: CaseFile, grace: float) -> float:
@@ -52,7 +63,7 @@ def _ask_window(case: CaseFile, grace: float) -> float:
 
 def ignored_request(case: CaseFile) -> Action | None:
     """The guard's request to stop that the job never looked at: its end, later, was its own."""
-    asked = [action for action in case.actions if action.by == "guard" and action.action == "ask"]
+    asked = [action for action in case.actions if action.by == "guard" and action.action == REQUEST]
     return asked[-1] if asked and case.stop_answer == "none" and guard_stop(case) is None else None
 
 
@@ -69,7 +80,7 @@ def passed_on(case: CaseFile, name: str) -> bool:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     return any(
-        action.action == "signal"
+        action.action == SIGNAL
         and action.why == name
         and (end is None or end - window <= action.boottime <= end)
         for action in case.actions
@@ -81,7 +92,7 @@ def interrupted(case: CaseFile) -> bool:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     return any(
-        action.action == "interrupt" and (end is None or end - window <= action.boottime <= end)
+        action.action == INTERRUPT and (end is None or end - window <= action.boottime <= end)
         for action in case.actions
     )
 
@@ -101,10 +112,8 @@ def _closed(case: CaseFile) -> Action | None:
     end = case.status.boottime if case.status is not None else None
     window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
     for action in reversed(case.actions):
-        reader_gone = action.action == "signal" and action.why == "SIGPIPE"
-        if (reader_gone or action.action == "output-lost") and (
-            end is None or end - window <= action.boottime
-        ):
+        reader_gone = action.action == SIGNAL and action.why == "SIGPIPE"
+        if (reader_gone or action.action == OUTPUT_LOST) and (end is None or end - window <= action.boottime):
             return action
     return None
 
@@ -129,7 +138,7 @@ def ended_by_us(case: CaseFile) -> bool:
     if stop is None or case.kernel_killed:
         return False
     failure = case.output.failure
-    if stop.action != "ask" or failure is None:
+    if stop.action != REQUEST or failure is None:
         return True
     # asked, and it answered with an error: its own story unless the error is the asking itself
     return failure.cause == "interrupted" or _exited_cleanly(case)
@@ -145,9 +154,9 @@ def paused(case: CaseFile) -> tuple[float, bool]:
     events += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
     total, since = 0.0, None
     for at, what in sorted(events):
-        if what == "freeze":
+        if what == PAUSE:
             since = at if since is None else since
-        elif what in ("thaw", "term", "kill") and since is not None:
+        elif what in (RESUME, TERM, KILL) and since is not None:
             total, since = total + at - since, None
     return total, since is not None
 

@@ -26,6 +26,7 @@ from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.leaf import attempt_names
+from oomproof.leaf.action_kinds import REQUEST, WARN
 from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, memory, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
@@ -96,7 +97,7 @@ def collect(
         script, source = script_that_ran(run)
         case = _with_source(case, script, source is not None, string(run.get("cwd")) or "")
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
-    if any(action.action == "ask" for action in case.actions):
+    if any(action.action == REQUEST for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
 
         case = replace(case, stop_answer=stop_answer(attempt, run))
@@ -209,7 +210,7 @@ def _from_files(
     tail: RecordingTail,
     proc: str,
 ) -> CaseFile:
-    asked, backend, shm = part(run, "settings"), part(started, "rung"), part(exited, "shm")
+    asked, backend, shm = part(run, "settings"), part(started, "backend"), part(exited, "shm")
     argv = run.get("argv")
     run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
     boot = processes.boot_id(proc) or None
@@ -442,7 +443,7 @@ def _failed_just_now(case: CaseFile) -> bool:
 
 
 def _guard_acted(case: CaseFile) -> bool:
-    return any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    return any(action.by == "guard" and action.action != WARN for action in case.actions)
 
 
 def _may_have_twin(case: CaseFile) -> bool:

@@ -11,6 +11,7 @@ from oomproof.evidence.job_processes import JobProcesses, same_or_below
 from oomproof.evidence.json_files import integer, number, part, string
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.evidence.system_kill import SystemKill
+from oomproof.leaf.action_kinds import KILL, TERM
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
 from oomproof.recording.state_files import load
@@ -71,7 +72,7 @@ def _lives(run: Run) -> list[_Life]:
         wall, boottime = number(started.get("wall")), number(started.get("boottime"))
         if wall is None or boottime is None:
             continue
-        removed = part(started, "rung").get("remove")
+        removed = part(started, "backend").get("remove")
         paths = [str(cgroup_path) for cgroup_path in removed] if isinstance(removed, list) else []
         cgroups = tuple(path for cgroup_path in paths if (path := _MOUNT.sub("", cgroup_path).rstrip("/")))
         end = number(exited.get("wall"))
@@ -131,7 +132,7 @@ def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]
                 line
                 for line in attempt.actions()
                 if line.get("by") == "guard"
-                and line.get("action") in ("term", "kill")
+                and line.get("action") in (TERM, KILL)
                 and (number(line.get("wall")) or 0.0) >= since
             ]
             if not sent:

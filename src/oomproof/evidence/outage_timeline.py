@@ -8,7 +8,6 @@ from oomproof.evidence.json_files import number, string
 from oomproof.evidence.outage_facts import HostPoint
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
-from oomproof.recording.series import shown_kind
 from oomproof.units import format_size
 
 _BEFORE = 900.0
@@ -52,7 +51,7 @@ def _told(run: Run, attempt: Attempt, offset: float, last: float) -> list[tuple[
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None and last - (at + offset) <= _BEFORE:
             why = string(line.get("why")) or ""
-            moments.append((at + offset, f"{run.name}: guard: {shown_kind(what)}{f', {why}' if why else ''}"))
+            moments.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
     with attempt.recording().series() as series:
         events = series.events(last=10)
     done = tuple(moments)

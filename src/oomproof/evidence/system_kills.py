@@ -22,6 +22,7 @@ from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, Ker
 from oomproof.evidence.texts.kill_history import SAME_KILL, told_twice, wall_of
 from oomproof.evidence.texts.line_prefixes import date_without_year
 from oomproof.evidence.texts.line_reader import marked_lines
+from oomproof.leaf.action_kinds import KILL
 from oomproof.machine import kernel_log
 from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import CgroupKills, cgroup_kills, machine_kills
@@ -245,7 +246,7 @@ def _by_our_guards(runs: Sequence[Run], since: float, told: Sequence[SystemKill]
     for run, stop in guard_stops(runs, since):
         if any(kill.run == run.id and abs((kill.wall or 0.0) - stop.wall) <= SAME_KILL for kill in told):
             continue
-        text = f"the guard sent {'SIGKILL' if stop.action == 'kill' else 'SIGTERM'}: {stop.why}"
+        text = f"the guard sent {'SIGKILL' if stop.action == KILL else 'SIGTERM'}: {stop.why}"
         kills.append(
             SystemKill(
                 stop.wall, "stopped-by-guard", stop.pid, stop.name, stop.held, "proven", Attempt.actions_file.name,

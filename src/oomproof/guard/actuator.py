@@ -9,12 +9,13 @@ from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.trial_processes import end_trial
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Facts
+from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM, TRIAL, WARN, WITHDRAW
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.records import asdict
 
-_ON_THE_MACHINE = ("freeze", "thaw", "term", "kill")
-_ENDS = ("term", "kill")
+_ON_THE_MACHINE = (PAUSE, RESUME, TERM, KILL)
+_ENDS = (TERM, KILL)
 _GIVEN_BACK = 2.0  # seconds that the memory of a trial, just killed, may take to come back
 PROGRAM_LOST = "program-lost"  # the event
 
@@ -29,18 +30,18 @@ class Actuator:
     def act(self, action: Action, facts: Facts) -> bool:
         """False when it is not the time for it: another guard acted a moment ago, or the user took the pause over."""
         guarded = self._guarded
-        if action.kind == "withdraw":
+        if action.kind == WITHDRAW:
             guarded.actions.withdraw(action.why, guarded.say)
             return True
         if not self._may_act(action, facts.t):
             return False
-        if action.kind == "thaw":
+        if action.kind == RESUME:
             guarded.notice_hands(facts.t)
             if guarded.pause.by == "hand":
                 return False  # since the last row
         if action.kind in _ENDS and not guarded.settings.watch_only and self._ends_a_trial(action, facts.t):
             return False  # the job itself was spared: nothing of this is remembered
-        if not guarded.settings.watch_only or action.kind == "warn":
+        if not guarded.settings.watch_only or action.kind == WARN:
             guarded.actions.take(
                 action.kind, self.why(action), asdict(facts), action.scope, action.others_growth
             )
@@ -57,18 +58,18 @@ class Actuator:
         if trial is None:
             return False
         self._trial_ended, why = t, f"{trial.shown}: {self.why(action)}"
-        guarded.actions.take("trial", why, None, action.scope, action.others_growth)
+        guarded.actions.take(TRIAL, why, None, action.scope, action.others_growth)
         guarded.event(t, PROGRAM_LOST, f"{trial.shown} was killed by oomproof: {self.why(action)}",
                       pid=trial.pid, held=trial.held)  # fmt: skip
         told = f"killed {why}; the agent that started it continues"
-        guarded.best_effort("telling the user", lambda: guarded.say("trial", told), None)
+        guarded.best_effort("telling the user", lambda: guarded.say(TRIAL, told), None)
         return True
 
     def _may_act(self, action: Action, t: float) -> bool:
         live = self._guarded.live
         if live is None or action.scope != "machine" or action.kind not in _ON_THE_MACHINE:
             return True
-        resume = action.kind == "thaw"
+        resume = action.kind == RESUME
         pause = detect_resume.RESUME_INTERVAL if resume else ACTION_PAUSE
         return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
 
@@ -80,14 +81,14 @@ class Actuator:
     def afterwards(self, action: Action, facts: Facts, was_paused: bool) -> None:
         """The mark on disk, the word to the other runs, the event, the line to the user."""
         guarded, why = self._guarded, self.why(action)
-        if action.kind == "withdraw":
+        if action.kind == WITHDRAW:
             return
-        if action.kind == "freeze":
+        if action.kind == PAUSE:
             guarded.moment.paused_since = facts.t
             guarded.pause.begin(why, time.time() + guarded.settings.pause_max, facts.can_push)
             # at once: the next guard must not pause one more for nothing
             guarded.tell_the_others(facts.use, facts.t)
-        elif was_paused or facts.frozen:
+        elif was_paused or facts.paused:
             guarded.moment.paused_since = None
             guarded.pause.end()
             guarded.notice_hands(facts.t)  # a pause by hand that came in this very moment counts
@@ -100,7 +101,7 @@ class Actuator:
         guarded = self._guarded
         guarded.pause.look()  # it may have been paused by hand a moment ago
         if guarded.pause.by:
-            guarded.actions.take("thaw", why)
+            guarded.actions.take(RESUME, why)
             guarded.pause.end()
             guarded.moment.paused_since = None
-            guarded.event(boottime(), "thaw", why)
+            guarded.event(boottime(), RESUME, why)

@@ -23,7 +23,7 @@ def holders_of(pids: Mapping[int, int], runs: Sequence[Live], proc: str = "/proc
         if members:
             held = sum(pids[pid] for pid in members)
             idle = min(held, idle_of(run.id)) if run.uid is None else 0
-            of_runs |= {pid: CardHolder(run.id, held, bool(run.frozen), idle) for pid in members}
+            of_runs |= {pid: CardHolder(run.id, held, bool(run.paused), idle) for pid in members}
     return of_runs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomproof.guard.ladder import wanted
 from oomproof.guard.view import Action, Done, Facts, JobState, Settings
+from oomproof.leaf.action_kinds import NOTHING, WARN, WITHDRAW
 from oomproof.records import replace
 
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
@@ -15,7 +16,7 @@ def request_is_over(settings: Settings, facts: Facts, state: Done) -> bool:
     """Whether this moment no longer calls for the request that was made for the limit's sake."""
     if state.asked_at is None or state.asked_for != "limit" or state.term_at is not None:
         return False
-    return wanted(settings, facts).kind in ("none", "warn")
+    return wanted(settings, facts).kind in (NOTHING, WARN)
 
 
 def calmed(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState, list[Action]]:
@@ -26,13 +27,13 @@ def calmed(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState,
         return state, []
     state, withdrawn = _request(settings, facts, state)
     done = state.done
-    if done == Done() or wanted(settings, facts).kind != "none":
+    if done == Done() or wanted(settings, facts).kind != NOTHING:
         return replace(state, calm_since=None), withdrawn
     if state.calm_since is None:
         return replace(state, calm_since=facts.t), withdrawn
     if facts.t - state.calm_since <= SHORTAGE_OVER:
         return state, withdrawn
-    withdrawn.append(Action("withdraw", "memory is no longer short"))
+    withdrawn.append(Action(WITHDRAW, "memory is no longer short"))
     return replace(state, done=Done(warned_at=done.warned_at), calm_since=None), withdrawn
 
 
@@ -45,4 +46,4 @@ def _request(settings: Settings, facts: Facts, state: JobState) -> tuple[JobStat
     if facts.t - state.unasked_since <= REQUEST_OVER:
         return state, []
     done = replace(state.done, asked_at=None, asked_for="")
-    return replace(state, done=done, unasked_since=None), [Action("withdraw", "the job no longer grows")]
+    return replace(state, done=done, unasked_since=None), [Action(WITHDRAW, "the job no longer grows")]

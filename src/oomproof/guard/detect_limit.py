@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomproof.guard.view import NONE, Action, Facts, Settings
+from oomproof.leaf.action_kinds import KILL, REQUEST, TERM, WARN
 from oomproof.units import MIB, format_duration, format_size
 
 # Under a limit a job that is looked at too late is ended by the kernel, which is exact; and a loader's burst of 150 MiB/s
@@ -38,9 +39,9 @@ def on_limit(settings: Settings, facts: Facts) -> Action:
     now = f"{holds} {format_size(rate)}/s"
     # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of headroom last for hours).
     if available <= line / 2 and rate * KILL_SECONDS >= available:
-        return Action("kill", now, "limit")
+        return Action(KILL, now, "limit")
     if available <= line and rate * TERM_SECONDS >= available:
-        return Action("term", now, "limit")
+        return Action(TERM, now, "limit")
     left_to_peak = available if facts.peak_headroom is None else min(available, facts.peak_headroom)
     usual = settings.usual_peak
     expected = usual is not None and facts.use <= usual < settings.limit
@@ -48,8 +49,8 @@ def on_limit(settings: Settings, facts: Facts) -> Action:
         share = settings.limit * EARLY_SHARE
     if lasting > 0 and not expected and left_to_peak <= min(share, lasting * settings.grace):
         left = format_duration(max(0, left_to_peak) / lasting)
-        return Action("ask", f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
+        return Action(REQUEST, f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
         trend = f"{holds} {format_size(available / max(facts.time_to_full, 0.1))}/s"
-        return Action("warn", f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
+        return Action(WARN, f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
     return NONE

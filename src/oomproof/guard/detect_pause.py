@@ -13,6 +13,7 @@ from oomproof.guard.view import (
     grows,
     ours,
 )
+from oomproof.leaf.action_kinds import PAUSE
 from oomproof.records import replace
 from oomproof.units import format_size
 
@@ -35,7 +36,7 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
     """Whether a pause of this job could help anybody, now or when the threshold is reached."""
     if settings.watch_only or settings.protected or settings.pause_max <= 0:
         return False
-    if not facts.freeze_turn or state.gave_up or state.term_at is not None:
+    if not facts.pause_turn or state.gave_up or state.term_at is not None:
         return False
     if facts.running == 0 and facts.waiting > 0 and not facts.unmanaged_wait:
         return False  # the last that runs: the others wait for it
@@ -95,18 +96,16 @@ def resume_headroom(settings: Settings, facts: Facts) -> int:
     return min(line + hysteresis, settings.margin + settings.floor)
 
 
-def freeze(settings: Settings, facts: Facts) -> Action:
+def pause(settings: Settings, facts: Facts) -> Action:
     why = facts_text(facts)
     if facts.rate > 0 and (facts.running or ours(facts)):  # else it is a breath of the job's, and not why
         why += f" and grew by {format_size(facts.rate)}/s"
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
-        return Action("freeze", f"{why}; {other}", "machine")
+        return Action(PAUSE, f"{why}; {other}", "machine")
     if ours(facts):
-        return Action(
-            "freeze", f"{why}; jobs that were not started by oomproof need memory as well", "machine"
-        )
-    return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
+        return Action(PAUSE, f"{why}; jobs that were not started by oomproof need memory as well", "machine")
+    return Action(PAUSE, f"{why}; {NOT_OURS}", "machine", others_growth=True)
 
 
 def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:

@@ -15,6 +15,7 @@ from oomproof.guard.view import (
     facts_text,
     headroom,
 )
+from oomproof.leaf.action_kinds import KILL, RESUME, TERM
 from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
@@ -64,38 +65,38 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
-            kind = "kill" if available <= line / 2 else "term"
+            kind = KILL if available <= line / 2 else TERM
             return Action(kind, why, "machine", others_growth=True)
     if state.paused_at is None:
         return NONE  # by hand: whoever paused it resumes it
     waited = facts.t - state.paused_at
     if facts.t >= state.paused_until:
         return Action(
-            "thaw",
+            RESUME,
             f"paused for {format_duration(waited)}, the longest it may be",
             "machine",
             True,
         )
     if _is_stuck(settings, facts, state):
-        return Action("term", f"{facts_text(facts)}; {STUCK}", "machine", gave_up=True, others_growth=True)
-    if waited < PAUSED_AT_LEAST or not facts.thaw_turn:
+        return Action(TERM, f"{facts_text(facts)}; {STUCK}", "machine", gave_up=True, others_growth=True)
+    if waited < PAUSED_AT_LEAST or not facts.resume_turn:
         return NONE
     if state.headroom_since is not None and facts.t - state.headroom_since >= HEADROOM_SECONDS:
         why = f"{format_size(facts.available)} of RAM available again, after {format_duration(waited)}"
-        return Action("thaw", why, "machine")
+        return Action(RESUME, why, "machine")
     if facts.available <= settings.floor / 6 or facts.unmanaged_runs:
         return NONE  # it would only be ended: somebody who holds more may still be tried, or has its turn
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
         why = f"no other run is left that could free memory, after {format_duration(waited)}"
-        return Action("thaw", why, "machine", not facts.unmanaged_wait and not facts.waiting)
+        return Action(RESUME, why, "machine", not facts.unmanaged_wait and not facts.waiting)
     wait = UNMANAGED_SECONDS if facts.unmanaged_lives else PAUSED_SECONDS
     if state.for_unmanaged and waited >= wait and state.headroom_since is None:
         why = f"nobody has freed memory, after {format_duration(waited)}"
         had_its_turns = facts.unmanaged_lives or state.pauses >= len(PARTS)
-        return Action("thaw", why, "machine", had_its_turns)
+        return Action(RESUME, why, "machine", had_its_turns)
     if state.for_ours and facts.others_idle:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"
-        return Action("thaw", why, "machine", True)
+        return Action(RESUME, why, "machine", True)
     return NONE
 
 
@@ -123,7 +124,7 @@ def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> 
     paused_at = state.paused_at
     if paused_at is None:
         return state
-    if facts.frozen != "guard":  # resumed or taken over by hand: then that counts, for this shortage
+    if facts.paused != "guard":  # resumed or taken over by hand: then that counts, for this shortage
         return after_resume(state, gave_up=True)
     if limit is not None:
         state = replace(state, paused_until=min(state.paused_until, paused_at + limit))

@@ -6,6 +6,7 @@ from oomproof.guard.detect_limit import TERM_SECONDS
 from oomproof.guard.detect_pause import for_the_last
 from oomproof.guard.detect_resume import end_line
 from oomproof.guard.view import NONE, NOT_OURS, STALLED, Action, Facts, Settings, facts_text, headroom, ours
+from oomproof.leaf.action_kinds import KILL, REQUEST, TERM, WARN
 from oomproof.units import format_duration, format_size
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -33,26 +34,26 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     if is_ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
         if available <= max(floor / 2, shrink * REACT_KILL) and _reaches(facts, available - floor / 4):
-            return Action("kill", growing, "machine")
+            return Action(KILL, growing, "machine")
         if available <= line and _reaches(facts, available - floor / 2):
-            return Action("term", growing, "machine")
+            return Action(TERM, growing, "machine")
         if facts.sustained > 0 and available <= _ask_threshold(settings, facts):
             left = format_duration(available / facts.sustained)
-            return Action("ask", f"{growing}: full in about {left}", "machine")
+            return Action(REQUEST, f"{growing}: full in about {left}", "machine")
     elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
         last = end_line(settings, facts)
         if available <= last and facts.use >= settings.floor / 4 and _is_filled(settings, facts, available):
-            kind = "kill" if available <= last / 2 else "term"
+            kind = KILL if available <= last / 2 else TERM
             return Action(kind, unmanaged, "machine", others_growth=True)
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
         # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
         lasting = min(shrink, facts.drain)
         pressing = lasting > 0 and available - lasting * settings.grace <= settings.floor / 2
-        return Action("ask" if pressing else "warn", unmanaged, "machine", others_growth=True)
+        return Action(REQUEST if pressing else WARN, unmanaged, "machine", others_growth=True)
     if available <= settings.margin:
-        return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
+        return Action(WARN, f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE
 
 

@@ -31,6 +31,16 @@ from oomproof.guard.view import (
     View,
     headroom,
 )
+from oomproof.leaf.action_kinds import (
+    KILL,
+    KILL_UNMANAGED,
+    NOTHING,
+    PAUSE_UNMANAGED,
+    RESUME,
+    RESUME_UNMANAGED,
+    TERM,
+    TERM_UNMANAGED,
+)
 from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
@@ -41,10 +51,9 @@ _NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen agai
 # somebody who holds and does not grow may end
 _TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
-PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _TRY = "nobody is left who could free memory, after {}; it is paused again if it keeps growing"
 _STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
-_KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
+_KINDS = {RESUME: RESUME_UNMANAGED, TERM: TERM_UNMANAGED, KILL: KILL_UNMANAGED}
 
 Pauses = Mapping[JobKey, Done]
 
@@ -66,23 +75,23 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
             done = replace(done, for_ours=done.for_ours and bool(facts.running), for_unmanaged=False)
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
-                if action.kind == "none" and _may_try(settings, view, facts, job, pauses):
+                if action.kind == NOTHING and _may_try(settings, view, facts, job, pauses):
                     stuck = _is_stuck(settings, view, done)
                     told = (_STUCK if stuck else _TRY).format(format_duration(view.t - done.paused_at))
-                    action = Action("thaw", told, "machine", gave_up=stuck)
+                    action = Action(RESUME, told, "machine", gave_up=stuck)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
-                action = Action("thaw", "nothing is known of its pause any more", "machine", gave_up=True)
+                action = Action(RESUME, "nothing is known of its pause any more", "machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
             if pause_is_due(_last_one(settings, view, facts, job, done), facts):
-                action = Action(PAUSE, _why(facts), "machine")
+                action = Action(PAUSE_UNMANAGED, _why(facts), "machine")
                 view = _with_pause(view, job)
         else:
             action = _end(settings, view, facts, job, done)
         since = (done.paused_elsewhere or view.t) if job.paused == "other" else None
         if since != done.paused_elsewhere:
             done = replace(done, paused_elsewhere=since)
-        if action.kind != "none":
+        if action.kind != NOTHING:
             kind = _KINDS.get(action.kind, action.kind)
             actions.append(replace(action, kind=kind, unmanaged=job, facts=facts))
         remembered[job.key] = done
@@ -106,7 +115,7 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
     done = pauses.get(job.key, Done())
     if done.paused_at is None or facts.running or not _is_oldest(view, job) or settings.watch_only:
         return False
-    if done.headroom_since is not None and not facts.thaw_turn:
+    if done.headroom_since is not None and not facts.resume_turn:
         return False  # a paused run is about to have it
     if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
         return False
@@ -115,7 +124,7 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
         return False
     doublings = min(_MOST_DOUBLINGS, max(0, done.pauses - 1))
     paused = sum(bool(other.paused) for other in view.unmanaged) + sum(
-        bool(run.frozen) for run in view.others
+        bool(run.paused) for run in view.others
     )
     turn: float = (_TURN_WAIT if paused > 1 else _TURN_WAIT_ALONE) * 2**doublings
     wait = max(turn, _LONG_WAIT) if stuck else turn
@@ -126,7 +135,7 @@ def _is_stuck(settings: Settings, view: View, done: Done) -> bool:
     """All wait for each other, and the first has had its turns, or nothing is left for one: a pause would only keep them all for an hour. A run of
     ours is no part of it, unless its end would free next to nothing: then nobody ends it either (detect_resume.STUCK_SECONDS)."""
     had_its_turns = done.pauses > len(PARTS) or view.available <= settings.floor / PARTS[-1]
-    hold_nothing = all(run.frozen and run.use < settings.floor / 8 for run in (*view.jobs, *view.others))
+    hold_nothing = all(run.paused and run.use < settings.floor / 8 for run in (*view.jobs, *view.others))
     return hold_nothing and had_its_turns
 
 
@@ -140,16 +149,16 @@ def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobK
     assert action.unmanaged is not None and action.facts is not None
     key, facts = action.unmanaged.key, action.facts
     done = pauses.get(key, Done())
-    if action.kind == PAUSE:
+    if action.kind == PAUSE_UNMANAGED:
         done = after_pause(replace(settings, pause_max=longest(settings), need=None), facts, done)
     else:
-        done = after_resume(done, action.gave_up or action.kind != RESUME)
-    if action.kind == TERM:
+        done = after_resume(done, action.gave_up or action.kind != RESUME_UNMANAGED)
+    if action.kind == TERM_UNMANAGED:
         done = replace(done, term_at=facts.t)
-    elif action.kind == KILL:
+    elif action.kind == KILL_UNMANAGED:
         done = replace(done, killed_at=facts.t)
     others = {other: state for other, state in pauses.items() if other != key}
-    if action.kind == RESUME:  # the next must see what this one takes
+    if action.kind == RESUME_UNMANAGED:  # the next must see what this one takes
         since = facts.t + RESUME_INTERVAL - HEADROOM_SECONDS
         others = {
             other: state if state.headroom_since is None else replace(state, headroom_since=since)
@@ -228,8 +237,8 @@ def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done:
         return NONE
     unanswered = done.term_at is not None and view.t - done.term_at >= settings.grace
     if unanswered or left <= settings.floor / 4:
-        return Action("kill", _why(facts), "machine")
-    return Action("term", _why(facts), "machine") if done.term_at is None else NONE
+        return Action(KILL, _why(facts), "machine")
+    return Action(TERM, _why(facts), "machine") if done.term_at is None else NONE
 
 
 def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Facts:
@@ -245,11 +254,11 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         shrink=view.shrink,
         drain=view.drain,
         my_turn=settings.may_end_unmanaged,
-        thaw_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
-        running=sum(not run.frozen for run in ours),
-        pending=sum(run.pending for run in ours if not run.frozen),
+        resume_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
+        running=sum(not run.paused for run in ours),
+        pending=sum(run.pending for run in ours if not run.paused),
         others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
-        frozen="guard" if job.paused == "guard" else "",
+        paused="guard" if job.paused == "guard" else "",
         swap=job.swap,
     )
 
@@ -284,7 +293,7 @@ def _age(job: UnmanagedView) -> tuple[int, int]:
 def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:
     """Runs that their guards paused are resumed first: they were there before. Those of other users have a minute for it from
     when there is headroom: what they say of themselves is theirs to say, and must not keep somebody else waiting."""
-    paused = [run for run in (*view.jobs, *view.others) if run.frozen == "guard"]
+    paused = [run for run in (*view.jobs, *view.others) if run.paused == "guard"]
     if any(run.uid is None or run.uid == job.uid for run in paused):
         return True
     return bool(paused) and done.headroom_since is not None and view.t - done.headroom_since < _OTHERS_FIRST

@@ -1,6 +1,6 @@
 """Pauses a job and resumes it: cgroup v2 freezer, v1 freezer, else SIGSTOP to the whole tree.
 
-Who is paused, by whom and until when stands in ``frozen.json`` beside the recording: the guard, `oomproof pause`,
+Who is paused, by whom and until when stands in ``paused.json`` beside the recording: the guard, `oomproof pause`,
 `oomproof resume` and the keeper all go by it.
 """
 
@@ -44,8 +44,8 @@ class Freezer:
             else:
                 self.how = BY_CGROUP_V1
 
-    def freeze(self) -> bool:
-        """Returns at once: the kernel stops each process when it next leaves the kernel. ``is_frozen`` tells when."""
+    def pause(self) -> bool:
+        """Returns at once: the kernel stops each process when it next leaves the kernel. ``is_paused`` tells when."""
         self._asked = True
         if self._write(b"1" if self.how == BY_CGROUP_V2 else b"FROZEN"):
             return True
@@ -53,7 +53,7 @@ class Freezer:
             return False  # the cgroup is gone, and the job with it
         return self._stop_all()
 
-    def thaw(self) -> bool:
+    def resume(self) -> bool:
         """Harmless for a job that runs."""
         self._asked = False
         if self._write(b"0" if self.how == BY_CGROUP_V2 else b"THAWED"):
@@ -64,7 +64,7 @@ class Freezer:
             send_signal(pid, signal.SIGCONT)
         return True
 
-    def is_frozen(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether all of it is paused now."""
         if self.how == BY_CGROUP_V2:
             return b"frozen 1" in _pread(self._events)
@@ -74,22 +74,22 @@ class Freezer:
         return bool(states) and all(state in _STILL for state in states)
 
     def resumed_by_others(self) -> bool:
-        """Whether somebody else has resumed it since ``freeze``. Only a cgroup remembers what was asked of it."""
+        """Whether somebody else has resumed it since ``pause``. Only a cgroup remembers what was asked of it."""
         if not self._asked or self.how == BY_SIGNALS:
             return False
         return _pread(self._fd).strip() in (b"0", b"THAWED")
 
-    def wait_frozen(self, seconds: float) -> bool:
+    def wait_paused(self, seconds: float) -> bool:
         """For those who have time: a process deep in the kernel (a slow disk) stops only when it comes out."""
         end = time.monotonic() + seconds
-        while not self.is_frozen():
+        while not self.is_paused():
             if time.monotonic() > end:
                 return False
             time.sleep(0.005)
         return True
 
     @property
-    def kill_needs_thaw(self) -> bool:
+    def kill_needs_resume(self) -> bool:
         """A SIGKILL reaches a job frozen by v2 or stopped by a signal; under the v1 freezer it waits for the resume."""
         return self.how == BY_CGROUP_V1
 

@@ -20,6 +20,7 @@ except ImportError:  # another interpreter
 from oomproof.errors import OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job_handle import Job
+from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WITHDRAW, ActionKind
 from oomproof.leaf.small_files import APPEND, append_to
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
@@ -130,7 +131,7 @@ class Actions:
 
     def take(
         self,
-        kind: str,
+        kind: ActionKind,
         why: str,
         facts: dict[str, object] | None = None,
         scope: str = "",
@@ -138,10 +139,10 @@ class Actions:
     ) -> None:
         """The guard acts first and records then. A person's act is recorded first: the run's guard, another process, judges as
         soon as the job has ended."""
-        if kind == "ask" and self._stop_signal is not None and not self._job.hears(self._stop_signal):
+        if kind == REQUEST and self._stop_signal is not None and not self._job.hears(self._stop_signal):
             facts = {**(facts or {}), UNHEARD: self._stop_signal}
             self._tell_unheard(self._stop_signal)
-        if kind == "term" and self._by != "guard" and not self._job.hears(signal.SIGTERM):
+        if kind == TERM and self._by != "guard" and not self._job.hears(signal.SIGTERM):
             facts = {**(facts or {}), UNCAUGHT: True}
         line = action_record(self._by, kind, why, facts, scope, others_growth)
         if self._by != "guard":
@@ -151,21 +152,21 @@ class Actions:
             self._act(kind, why)
             self._task_thread.do(lambda: self._note(line))
 
-    def _act(self, kind: str, why: str) -> None:
-        self.has_ended = self.has_ended or kind in ("term", "kill")
-        if kind == "ask":
+    def _act(self, kind: ActionKind, why: str) -> None:
+        self.has_ended = self.has_ended or kind in (TERM, KILL)
+        if kind == REQUEST:
             if self._stop_signal is not None:
                 self._job.ask_by_signal(self._stop_signal)
             self._task_thread.do(lambda: self._write_stop_files(why))
-        elif kind == "freeze":
-            self._job.freezer.freeze()
-        elif kind == "thaw":
-            self._job.freezer.thaw()
-        elif kind == "term":
+        elif kind == PAUSE:
+            self._job.freezer.pause()
+        elif kind == RESUME:
+            self._job.freezer.resume()
+        elif kind == TERM:
             self._job.signal_leader(signal.SIGTERM)
             self._job.signal_leader(signal.SIGCONT)  # a stopped job cannot answer
-            self._job.freezer.thaw()  # after the signal: it is the first thing a paused job then meets
-        elif kind == "kill":
+            self._job.freezer.resume()  # after the signal: it is the first thing a paused job then meets
+        elif kind == KILL:
             self._job.kill()
 
     def _tell_unheard(self, number: int) -> None:
@@ -212,8 +213,8 @@ class Actions:
         for path in ours:
             path.unlink()
         if ours and self._stop_signal is None and listening and not requests.is_begun(self._attempt, "stop"):
-            self._note(action_record(self._by, "withdraw", why))
-            say("withdraw", why)
+            self._note(action_record(self._by, WITHDRAW, why))
+            say(WITHDRAW, why)
 
     def _write_stop_files(self, why: str) -> None:
         for path in self._stop_files:

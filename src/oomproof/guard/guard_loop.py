@@ -19,6 +19,7 @@ from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import Action, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
+from oomproof.leaf.action_kinds import RESUME, WARN, WITHDRAW
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.charge_alarm import ChargeAlarm
 from oomproof.machine.clock import boottime
@@ -121,11 +122,11 @@ class Guard:
         actions, self._state = guard_policy.decide(self._settings, view, self._state, pauses)
         for name, state in self._state.items():
             self._jobs[name].is_asked = state.done.asked_at is not None
-        later = [action for action in actions if action.kind != "withdraw"]
-        self._carry_out([action for action in actions if action.kind == "withdraw"])
+        later = [action for action in actions if action.kind != WITHDRAW]
+        self._carry_out([action for action in actions if action.kind == WITHDRAW])
         if not later:
             return view
-        for name in {action.job for action in later if action.kind not in ("warn", "thaw")}:
+        for name in {action.job for action in later if action.kind not in (WARN, RESUME)}:
             settle = self._jobs[name].job.settle
             self._try("counting shared pages", lambda settle=settle: settle(_SETTLE_SECONDS), None)  # type: ignore[misc]
         # Choosing took time; what was true then may not be true now (earlyoom re-reads for the same reason).

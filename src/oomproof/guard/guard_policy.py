@@ -14,12 +14,13 @@ from oomproof.guard.detect_resume import kept
 from oomproof.guard.detect_unmanaged import Pauses
 from oomproof.guard.turn_order import turns
 from oomproof.guard.view import Action, Facts, JobState, JobView, Settings, View, is_near, ours
+from oomproof.leaf.action_kinds import KILL, NOTHING, PAUSE, REQUEST, TERM, WITHDRAW
 from oomproof.records import replace
 
 DRAIN_SECONDS = 5.0  # what others take counts over this long
 NEW = JobState()
 NOBODY: Pauses = {}
-_TOUCHES = ("ask", "freeze", "term", "kill")
+_TOUCHES = (REQUEST, PAUSE, TERM, KILL)
 
 
 def decide(
@@ -57,22 +58,20 @@ def _choice(
 ) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
     for_the_machine = action.scope == "machine" and action.kind in _TOUCHES and not action.gave_up
-    theirs = not ours(facts) and (action.kind != "freeze" or facts.rate + facts.runs_rate < facts.shrink / 2)
+    theirs = not ours(facts) and (action.kind != PAUSE or facts.rate + facts.runs_rate < facts.shrink / 2)
     if for_the_machine and theirs and detect_unmanaged.spares_ours(settings, view, pauses):
         return []  # whoever fills the machine is paused first
-    ends = for_the_machine and (
-        action.kind in ("term", "kill") or (action.kind == "freeze" and not facts.running)
-    )
+    ends = for_the_machine and (action.kind in (TERM, KILL) or (action.kind == PAUSE and not facts.running))
     if ends and detect_unmanaged.pause_is_enough(settings, view, pauses):
         return []  # nor for a moment of growth of its own
-    if for_the_machine and action.kind == "term" and detect_unmanaged.paused_elsewhere_now(view, pauses):
+    if for_the_machine and action.kind == TERM and detect_unmanaged.paused_elsewhere_now(view, pauses):
         return []
-    return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
+    return [] if action.kind == NOTHING else [replace(action, job=job.name, facts=facts)]
 
 
 def carried_out(settings: Settings, action: Action, state: JobState) -> JobState:
     """The state after an action."""
-    if action.facts is None or action.kind == "withdraw":
+    if action.facts is None or action.kind == WITHDRAW:
         return state
     return replace(state, done=ladder.taken(settings, action, action.facts, state.done))
 
@@ -94,11 +93,11 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         limit_rate=job.limit_rate,
         lasting=job.lasting,
         time_to_full=job.time_to_full,
-        frozen=job.frozen,
+        paused=job.paused,
         swap=job.swap,
         can_push=can_push,
     )
-    if not job.frozen and not is_near(settings, view.available, view.swap_free):
+    if not job.paused and not is_near(settings, view.available, view.swap_free):
         return facts, state
     others = (*(candidate for candidate in view.jobs if candidate is not job), *view.others)
     turn = turns(job, others, settings.floor // 8, max(0.0, view.shrink), can_push)
@@ -110,8 +109,8 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         # what another job took before it was paused, or a run of ours as it started, is no growth to come
         drain=view.drain if view.t - changed_at > DRAIN_SECONDS else 0.0,
         my_turn=turn.to_end,
-        freeze_turn=turn.to_pause,
-        thaw_turn=turn.to_resume,
+        pause_turn=turn.to_pause,
+        resume_turn=turn.to_resume,
         running=turn.running,
         waiting=turn.waiting,
         pending=turn.pending,
@@ -122,7 +121,7 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         unmanaged_wait=any(job.paused or job.waited or not job.tie for job in view.unmanaged),
         unmanaged_lives=any(not job.paused and not job.tie for job in view.unmanaged),
         unmanaged_runs=any(job.waited and not job.paused for job in view.unmanaged),
-        others_idle=view.others_idle and bool(job.frozen),
+        others_idle=view.others_idle and bool(job.paused),
     )
     if (waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):
         return near, state

@@ -13,6 +13,7 @@ from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.poll_interval import SAMPLE_CALM, SAMPLE_MAX
 from oomproof.guard.view import JobKey, JobView, Settings
+from oomproof.leaf.action_kinds import PAUSE, RESUME
 from oomproof.ledger import live_runs as ledger
 from oomproof.ledger.live_runs import LiveRun
 from oomproof.machine.cgroups import JobMemory
@@ -173,9 +174,9 @@ class GuardedJob:
     def tell_the_others(self, use: int, t: float) -> None:
         live = self.live
         if live is not None:
-            frozen = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self.pause.by, ledger.RUNS)
+            paused = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self.pause.by, ledger.RUNS)
             rate = self.growth.use.rate(0.3)
-            self.best_effort(OTHERS, lambda: live.update(use, t, rate, frozen), None, ALONE)
+            self.best_effort(OTHERS, lambda: live.update(use, t, rate, paused), None, ALONE)
 
     def notice_hands(self, t: float) -> None:
         """`oomproof pause` and `resume` came from outside."""
@@ -188,11 +189,11 @@ class GuardedJob:
             return
         if not self.pause.by:
             # Whoever resumed it did so before; but if our own pause came in between, nobody would end that one.
-            freezer.thaw()
+            freezer.resume()
             self.pause.look()
-        if self.pause.by == "hand" and not freezer.is_frozen():
+        if self.pause.by == "hand" and not freezer.is_paused():
             self.pause.look()  # `resume` first marks a job whose GPU memory it will move, then lets it run
             if self.pause.by == "hand" and not self.pause.moving:
-                freezer.freeze()  # a resume of ours crossed it
+                freezer.pause()  # a resume of ours crossed it
         self.moment.paused_since = t if self.pause.by else None
-        self.event(t, "freeze" if self.pause.by else "thaw", "by hand")
+        self.event(t, PAUSE if self.pause.by else RESUME, "by hand")

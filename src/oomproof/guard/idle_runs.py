@@ -26,7 +26,7 @@ class Idleness:
 
     def look(self, t: float, others: Sequence[Live]) -> bool:
         """True when the others that run have done nothing for long."""
-        running = [other for other in others if not other.frozen and other.pid]
+        running = [other for other in others if not other.paused and other.pid]
         if not running:
             self._moved = t
             return False

@@ -25,7 +25,7 @@ class Job:
         self.leader = int(started["job"]["pid"])
         self.leader_start: int | None = started["job"].get("start")
         self.keeper = int(started["keeper"]["pid"])
-        backend = started.get("rung", {})
+        backend = started.get("backend", {})
         self.limit: int | None = backend.get("limit")
         self._memory_dir: str | None = backend.get("memory")
         self._procs_dir: str | None = backend.get("procs")
@@ -39,10 +39,10 @@ class Job:
         self._tree = ProcessTree(self._descendants)
         self._kill_fd = self._open_kill(backend.get("kill"))
         self._leader_fd = self._open_leader()
-        freeze = backend.get("freeze")
-        self.freezer = Freezer(freeze, self.pids)
+        freezer = backend.get("freezer")
+        self.freezer = Freezer(freezer, self.pids)
         # the unified one, which has the job's pressure on a machine of version 1 too
-        self._unified = os.path.dirname(freeze) if freeze and freeze.endswith("cgroup.freeze") else None
+        self._unified = os.path.dirname(freezer) if freezer and freezer.endswith("cgroup.freeze") else None
         self.reclaim: str | None = backend.get("reclaim")
 
     @staticmethod
@@ -202,13 +202,13 @@ class Job:
         if self._kill_fd is not None:
             try:
                 os.write(self._kill_fd, b"1")
-                if self.freezer.kill_needs_thaw:
-                    self.freezer.thaw()
+                if self.freezer.kill_needs_resume:
+                    self.freezer.resume()
                 return
             except OSError:
                 pass  # before Linux 5.14, or vanished: the rounds below find out
-        if self.freezer.kill_needs_thaw:
-            self.freezer.thaw()
+        if self.freezer.kill_needs_resume:
+            self.freezer.resume()
         for _ in range(10):
             pids = self.pids()
             if not pids:

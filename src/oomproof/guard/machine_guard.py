@@ -17,6 +17,7 @@ from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import LOOK_SECONDS, Choice, Tell, UnmanagedGuard, is_filling
 from oomproof.guard.view import JobKey, Settings, View, is_near
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
+from oomproof.leaf.action_kinds import WARN
 from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.cgroups import JobMemory
@@ -131,7 +132,7 @@ class MachineGuard:
         available = format_size(view.available + view.swap_free)
         text = f"memory is getting short: {available} of RAM and disk swap left"
         self._unmanaged.tell_later(
-            "warn", f"{text}; {named}; {self._what_follows()}" if named else text, (0, 0)
+            WARN, f"{text}; {named}; {self._what_follows()}" if named else text, (0, 0)
         )
 
     def _what_follows(self) -> str:

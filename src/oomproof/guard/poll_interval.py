@@ -75,7 +75,7 @@ def poll_seconds(
 def glances(settings: Settings, machine: View, job: JobView) -> Glances | None:
     """For a job that holds the same, far from its limit and from the machine's: as often as it would be looked at, at a third of
     the cost. None: it grows, is paused or near a limit, where growth is told from breath by the looks, or others matter now."""
-    if not job.still or job.frozen or machine.unmanaged or machine.searching or machine.stall > STALLS:
+    if not job.still or job.paused or machine.unmanaged or machine.searching or machine.stall > STALLS:
         return None
     available = headroom(settings, machine)
     if is_near(settings, machine.available, machine.swap_free):

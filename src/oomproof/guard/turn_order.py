@@ -40,17 +40,17 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
             return me.protected
         return job.name > me.name
 
-    free = [job for job in (me, *others) if not job.frozen and not job.protected]
+    free = [job for job in (me, *others) if not job.paused and not job.protected]
     growers = [job for job in free if int(job.rate) >= grows]
     holders = [job for job in free if job.use >= worth]
     pool = holders if can_push and holders else growers or holders
     return Turns(
         to_end=not any(helps(job) and before_me(job) for job in others),
         to_pause=bool(pool) and max(pool, key=lambda job: (not job.reserved, job.name)).name == me.name,
-        to_resume=not any(job.frozen == "guard" and job.name < me.name for job in others),
-        running=sum(not job.frozen for job in others),
-        waiting=sum(job.frozen == "guard" for job in others),
-        pending=sum(job.pending for job in others if not job.frozen),
-        rate=sum(max(0.0, job.rate) for job in others if not job.frozen),
-        known_rate=sum(max(0.0, job.rate) for job in others if not job.frozen and job.pending > 0),
+        to_resume=not any(job.paused == "guard" and job.name < me.name for job in others),
+        running=sum(not job.paused for job in others),
+        waiting=sum(job.paused == "guard" for job in others),
+        pending=sum(job.pending for job in others if not job.paused),
+        rate=sum(max(0.0, job.rate) for job in others if not job.paused),
+        known_rate=sum(max(0.0, job.rate) for job in others if not job.paused and job.pending > 0),
     )

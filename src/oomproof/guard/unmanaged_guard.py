@@ -17,6 +17,7 @@ from oomproof.guard import detect_unmanaged
 from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
+from oomproof.leaf.action_kinds import KILL_UNMANAGED, PAUSE_UNMANAGED, RESUME_UNMANAGED, TERM_UNMANAGED
 from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.machine import processes
@@ -36,9 +37,9 @@ _LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that 
 _SEARCH_SECONDS = 5.0  # that a slow machine takes for two looks
 _REMEMBERED = 16  # jobs; of those beyond that the ones that have ended are forgotten
 _WOULD = {
-    detect_unmanaged.PAUSE: "pause",
-    detect_unmanaged.TERM: "send SIGTERM to",
-    detect_unmanaged.KILL: "send SIGKILL to",
+    PAUSE_UNMANAGED: "pause",
+    TERM_UNMANAGED: "send SIGTERM to",
+    KILL_UNMANAGED: "send SIGKILL to",
 }
 
 Tell = Callable[[str, str, JobKey], None]  # kind, what happened in words, to whom
@@ -147,12 +148,12 @@ class UnmanagedGuard:
             self._leave_to_it(actions, view.t)
             return
         for action in actions:
-            if self._can_act(action) and may_act(action.kind == detect_unmanaged.RESUME):
+            if self._can_act(action) and may_act(action.kind == RESUME_UNMANAGED):
                 self._act(action)
 
     def _can_act(self, action: Action) -> bool:
         """A pause that could not be undone without us is not made; it is tried again at the next look."""
-        if self._pauses is None or action.kind != detect_unmanaged.PAUSE or self._choice.dry_run:
+        if self._pauses is None or action.kind != PAUSE_UNMANAGED or self._choice.dry_run:
             return self._pauses is not None
         return self._pauses.is_ready()
 
@@ -170,7 +171,7 @@ class UnmanagedGuard:
     def _leave_to_it(self, actions: list[Action], t: float) -> None:
         """A pause that is due and does not come, because the guard of the machine protects that job or is stopped, is not
         waited for: then our own job is looked after as if nobody could be paused."""
-        due = next((action for action in actions if action.kind == detect_unmanaged.PAUSE), None)
+        due = next((action for action in actions if action.kind == PAUSE_UNMANAGED), None)
         if due is None:
             self._due_since = None
         elif self._due_since is None:
@@ -188,7 +189,7 @@ class UnmanagedGuard:
         if pauses is None or job is None:
             return
         key, who = job.key, _who(job)
-        if action.kind == detect_unmanaged.RESUME:
+        if action.kind == RESUME_UNMANAGED:
             pauses.resume(key)
             if key in self._paused:
                 self._resumed[key] = self._paused.pop(key)
@@ -197,7 +198,7 @@ class UnmanagedGuard:
             return
         if self._choice.dry_run:
             done = detect_unmanaged.carried_out(self._settings, action, self.state)
-            ends = action.kind != detect_unmanaged.PAUSE
+            ends = action.kind != PAUSE_UNMANAGED
             self.state = done if ends else detect_unmanaged.failed(action, self.state)
             self.tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
             return
@@ -205,8 +206,8 @@ class UnmanagedGuard:
         culprit = found or (self._resumed[key].culprit if key in self._resumed else None)
         if culprit is None:
             return
-        if action.kind in (detect_unmanaged.TERM, detect_unmanaged.KILL):
-            number = signal.SIGTERM if action.kind == detect_unmanaged.TERM else signal.SIGKILL
+        if action.kind in (TERM_UNMANAGED, KILL_UNMANAGED):
+            number = signal.SIGTERM if action.kind == TERM_UNMANAGED else signal.SIGKILL
             pauses.end(culprit, number)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
             self.tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
@@ -253,12 +254,12 @@ class UnmanagedGuard:
 
     def _tell_now(self, kind: str, text: str, key: JobKey, why: str) -> None:
         pauses = self._pauses
-        if kind == detect_unmanaged.PAUSE and pauses is not None:
+        if kind == PAUSE_UNMANAGED and pauses is not None:
             # no runtime folder: then only others do not know
             with contextlib.suppress(OSError, OomproofError):
                 pauses.write_down(key, why)
         self._tell(kind, text, key)
-        if kind in (detect_unmanaged.PAUSE, detect_unmanaged.RESUME):
+        if kind in (PAUSE_UNMANAGED, RESUME_UNMANAGED):
             from oomproof.guard.owner_notice import tell_owner
 
             tell_owner(key[0], text)

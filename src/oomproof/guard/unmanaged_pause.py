@@ -121,7 +121,7 @@ class UnmanagedPauses:
             return NOT_YET
         self._pauses[key] = pause
         try:
-            stopped = Freezer(None, members, self._proc).freeze()
+            stopped = Freezer(None, members, self._proc).pause()
             starts = ((pid, processes.start_time(pid, self._proc)) for pid in members())
             pause.members = [(pid, start) for pid, start in starts if start is not None]
         except BaseException:

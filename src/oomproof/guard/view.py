@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomproof.leaf.action_kinds import NOTHING, ActionKind
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
@@ -42,7 +43,7 @@ class JobView:
     name: str  # sorts by age
     use: int
     rate: float = 0.0  # over the last third of a second
-    frozen: str = ""  # by whom it is paused: guard, hand
+    paused: str = ""  # by whom it is paused: guard, hand
     protected: bool = False
     reserved: bool = False  # its need was known when it was let in
     sustained: float = 0.0
@@ -115,8 +116,8 @@ class Facts:
     lasting: float = 0.0  # growth that outlasted loading and the first steps, in peaks and lows alike
     time_to_full: float | None = None
     my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
-    freeze_turn: bool = False  # the run of ours whose pause would help
-    thaw_turn: bool = True  # no older run of ours waits to resume
+    pause_turn: bool = False  # the run of ours whose pause would help
+    resume_turn: bool = True  # no older run of ours waits to resume
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
     # jobs that were not started by us are or were paused, or grow and can be: they may free memory
@@ -129,7 +130,7 @@ class Facts:
     unmanaged_runs: bool = False  # one of those was resumed, and has its turn
     unmanaged_lives: bool = False  # one of those is not paused: it may end and free what it holds
     others_idle: bool = False  # none of those running has used any CPU for a long while
-    frozen: str = ""  # by whom this job is paused: guard, hand; this and thaw_turn are keys of actions.jsonl, which keep their names
+    paused: str = ""  # by whom this job is paused: guard, hand
     swap: int = 0  # the job's own, of ``use``
     can_push: bool = False  # a paused job can be pushed out to disk swap
 
@@ -174,7 +175,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
+    kind: ActionKind
     why: str = ""
     scope: str = ""  # limit or machine
     gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder continues
@@ -184,7 +185,7 @@ class Action:
     facts: Facts | None = None  # what it was decided on
 
 
-NONE = Action("none")
+NONE = Action(NOTHING)
 
 
 def is_near(settings: Settings, available: int, swap_free: int) -> bool:
@@ -194,7 +195,7 @@ def is_near(settings: Settings, available: int, swap_free: int) -> bool:
 
 def runs_explain(shrink: float, runs: Sequence[JobView]) -> bool:
     """Whether most of what the machine loses is taken by runs: then it is not looked for among the others."""
-    return sum(max(0.0, run.rate) for run in runs if not run.frozen) >= shrink / 2
+    return sum(max(0.0, run.rate) for run in runs if not run.paused) >= shrink / 2
 
 
 def headroom(settings: Settings, machine: View | Facts) -> int:

@@ -50,7 +50,7 @@ class ViewReader:
         near = any(is_near(settings, available, swap_free) for settings in self._settings)
         unmanaged = self._unmanaged_jobs(near)
         waits = any(job.paused == "guard" for job in unmanaged)
-        paused = waits or any(job.frozen for job in jobs)
+        paused = waits or any(job.paused for job in jobs)
         are_there = jobs or not self._jobs
         others = self._others(t) if are_there and (near or paused) else []
         if paused and not self._was_paused:
@@ -103,7 +103,7 @@ class ViewReader:
 
     def _own(self, views: Sequence[JobView]) -> list[Live]:
         """An unmanaged job may hold what our own wait for."""
-        running = {view.name for view in views if not view.frozen}
+        running = {view.name for view in views if not view.paused}
         jobs = (job for job in self._jobs if job.name in running)
         return [Live(job.name, pid=job.job.leader, start=job.job.leader_start or 0) for job in jobs]
 
@@ -122,6 +122,6 @@ class ViewReader:
 def _seen(run: Live) -> JobView:
     """Another guard's job."""
     return JobView(
-        run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved, uid=run.uid,
+        run.name, run.use, run.rate, _BY.get(run.paused, ""), run.protected, run.reserved, uid=run.uid,
         pending=max(0, run.need - run.use),
     )  # fmt: skip

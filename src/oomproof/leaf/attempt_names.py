@@ -1,6 +1,6 @@
 """The names of a run's and an attempt's files: what the keeper and the agent, which load only the leaf, write and `recording/` reads.
 
-Names outlive versions: one is never changed.
+From the first release on, a name is never changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OUTPUT = "output.log"
 OUTPUT_BEFORE = "output.prev.log"  # past the cap: the part before that
 OUTPUT_FIRST = "output.first.log"  # ... and the first one
 OUTPUT_PLACES = "output.at"  # how far files that the job writes to itself were read
-PAUSED = "frozen.json"  # there while the job is meant to be paused: by whom, the guard or `oomproof pause`
+PAUSED = "paused.json"  # there while the job is meant to be paused: by whom, the guard or `oomproof pause`
 GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back: of which processes
 
 # In the agent's folder, after "PID-":

@@ -101,7 +101,7 @@ class LiveClaim(LiveRun):
         super().__init__(run_id, boottime, folder, **more)
 
     def _join(self, runtime: Path) -> None:
-        forecasts = runtime / "outlook"
+        forecasts = runtime / "forecast"
         forecasts.mkdir(mode=0o700, exist_ok=True)
         self._forecast_path = forecasts / self.id
         self._forecast = os.open(self._forecast_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -122,11 +122,11 @@ class LiveClaim(LiveRun):
         """From the agent's thread: what the job says it is doing since ``t``, and what one of its processes held then."""
         self._changes.append((name, t, held))
 
-    def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
+    def update(self, use: int, boottime: float, rate: float = 0.0, paused: int = RUNS) -> None:
         while self._changes:
             self._phases.enter(*self._changes.popleft())
         self._phases.note(boottime, use)
-        super().update(use, boottime, rate, frozen)
+        super().update(use, boottime, rate, paused)
         if self._is_pinning:
             put(self._forecast, RECORD.pack(0, boottime))
             return

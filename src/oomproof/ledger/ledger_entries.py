@@ -98,7 +98,7 @@ def with_started(entry: Entry, started: dict[str, object]) -> Entry:
     """The entry once the job runs: who keeps it, and where what it holds can be read."""
     from oomproof.records import replace
 
-    keeper, job, backend = (started.get(name) for name in ("keeper", "job", "rung"))
+    keeper, job, backend = (started.get(name) for name in ("keeper", "job", "backend"))
     if not isinstance(keeper, dict) or not isinstance(job, dict):
         return entry
     backend = backend if isinstance(backend, dict) else {}

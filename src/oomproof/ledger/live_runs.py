@@ -17,7 +17,7 @@ from oomproof.leaf.small_files import is_locked
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import dataclass, replace
 
-# bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
+# bytes held, boottime of the update, bytes per second of growth, paused (0 no, 1 by its guard, 2 by hand), flags
 # (1 protected, 2 its need is reserved), the leader's pid and start, bytes that are reserved for it
 _RECORD = struct.Struct("=qdqBBiqq")
 RECORD_SIZE = _RECORD.size
@@ -39,7 +39,7 @@ class Live:
     use: int = 0
     t: float = 0.0
     rate: int = 0
-    frozen: int = RUNS
+    paused: int = RUNS
     protected: bool = False
     pid: int = 0
     start: int = 0
@@ -73,7 +73,7 @@ class LiveRun:
         self.id = run_id
         self.name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
         self.protected, self.need = protected, need
-        self._frozen = RUNS
+        self._paused = RUNS
         self._who = (leader[0], leader[1] or 0)
         self._folder: Path | None = None  # None: no place yet, or lost
         self._fd: int | None = None
@@ -131,12 +131,12 @@ class LiveRun:
             raise OSError(f"{self._why_not}") from self._why_not
         return self._folder
 
-    def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
-        self._frozen = frozen
+    def update(self, use: int, boottime: float, rate: float = 0.0, paused: int = RUNS) -> None:
+        self._paused = paused
         self._check_slot(boottime)
         self._need_slot()
         flags = self.protected | (self.need is not None) << 1
-        put(self._fd, _RECORD.pack(use, boottime, int(rate), frozen, flags, *self._who, self.need or 0))
+        put(self._fd, _RECORD.pack(use, boottime, int(rate), paused, flags, *self._who, self.need or 0))
 
     def confirm(self, boottime: float) -> None:
         """What was last said holds still."""
@@ -153,7 +153,7 @@ class LiveRun:
                 runs.append(_believed(_read(path), now))
         return runs
 
-    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, thaw: bool = False) -> bool:
+    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, resume: bool = False) -> bool:
         """True when no run acted on the machine's shortage within ``pause``; then this one has it.
 
         A resume of one's own does not count: a job that resumes and fills the machine at once must not wait for itself.
@@ -168,11 +168,11 @@ class LiveRun:
         self._latch_busy_since = None
         try:
             data = os.pread(self._latch, _LATCH.size, 0)
-            last, who, thawed = _LATCH.unpack(data) if len(data) == _LATCH.size else (0.0, 0, False)
-            own_resume = thawed and who == os.getpid()
+            last, who, resumed = _LATCH.unpack(data) if len(data) == _LATCH.size else (0.0, 0, False)
+            own_resume = resumed and who == os.getpid()
             if 0 <= boottime - last < pause and not own_resume:
                 return False
-            put(self._latch, _LATCH.pack(boottime, os.getpid(), thaw))
+            put(self._latch, _LATCH.pack(boottime, os.getpid(), resume))
             return True
         finally:
             fcntl.flock(self._latch, fcntl.LOCK_UN)
@@ -214,9 +214,9 @@ def parsed(name: str, data: bytes) -> Live:
     """The run as its record describes it; only its name where the record is just being made."""
     if len(data) < RECORD_SIZE:
         return Live(name)
-    use, t, rate, frozen, flags, pid, start, need = _RECORD.unpack_from(data)
+    use, t, rate, paused, flags, pid, start, need = _RECORD.unpack_from(data)
     protected, reserved = bool(flags & 1), bool(flags & 2)
-    return Live(name, use, t, rate, frozen, protected, pid, start, reserved, need=need)
+    return Live(name, use, t, rate, paused, protected, pid, start, reserved, need=need)
 
 
 def everybody(now: float | None = None, folder: Path | None = None) -> list[Live]:

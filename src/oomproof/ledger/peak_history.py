@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.action_kinds import KILL, REQUEST, TERM
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording import spill_record
@@ -19,7 +20,7 @@ _SHORTEST = 2.0
 _WORTH = 64 * MIB  # a shorter run that held less leaves no mark on any machine
 _LOOKED_AT = 50  # runs, the newest: each costs the start of the next one some microseconds
 # actions after which an exit code of 0 is not the end the job would have had
-_ENDING = ("ask", "term", "kill")
+_ENDING = (REQUEST, TERM, KILL)
 
 
 def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:

@@ -32,7 +32,7 @@ class LiveFigures:
         if self.folder is None:
             return 0
         try:
-            with open(f"{self.folder}/outlook/{run}", "rb") as file:
+            with open(f"{self.folder}/forecast/{run}", "rb") as file:
                 growth, at = RECORD.unpack(file.read(RECORD.size))
         except (OSError, struct.error):
             return 0

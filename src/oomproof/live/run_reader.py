@@ -7,6 +7,18 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from oomproof.leaf.action_kinds import (
+    KILL,
+    PAUSE,
+    PAUSE_UNMANAGED,
+    REQUEST,
+    RESUME,
+    RESUME_UNMANAGED,
+    SAVE,
+    TERM,
+    WARN,
+    WITHDRAW,
+)
 from oomproof.ledger.live_runs import Live
 from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full
 from oomproof.live.live_snapshot import PAUSED, STALE, WAITING, JobState
@@ -28,8 +40,8 @@ _CARD_ROWS = 32  # of the newest: a row a card
 _GROWS = 64 << 10  # bytes a second: 4 MiB a minute; a trend of less is not asked for
 # what the guard did or said, as the recording calls it
 _MESSAGES = (
-    "warn", "alert", "ask", "withdraw", "freeze", "thaw", "term", "kill", "save", "saved", "trouble", "leak",
-    "pause-unmanaged", "resume-unmanaged",
+    WARN, "alert", REQUEST, WITHDRAW, PAUSE, RESUME, TERM, KILL, SAVE, "saved", "trouble", "leak",
+    PAUSE_UNMANAGED, RESUME_UNMANAGED,
 )  # fmt: skip
 
 

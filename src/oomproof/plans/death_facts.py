@@ -12,6 +12,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.diagnosis.worker_figures import worker_figures
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.evidence.gpu_oom import GpuOom
+from oomproof.leaf.action_kinds import INTERRUPT, KILL, REQUEST, SIGNAL, TERM
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -21,7 +22,7 @@ _LIKELY = 0.5  # a verdict that is more probably something else is none to act o
 _NEARLY_ALL = 0.8  # of what the job held
 _GROWING = 1 << 20  # bytes a second
 _FIXED = ("parameter", "gradient", "optimizer", "buffer")  # what no batch changes
-_STOPPED = ("interrupt", "ask", "term", "kill")  # by the user
+_STOPPED = (INTERRUPT, REQUEST, TERM, KILL)  # by the user
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "Ctrl-C")
 
 
@@ -92,7 +93,7 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
 def _by_a_person(action: Action) -> bool:
     if action.by != "user":
         return False
-    return action.action in _STOPPED or (action.action == "signal" and action.why in _SIGNALS)
+    return action.action in _STOPPED or (action.action == SIGNAL and action.why in _SIGNALS)
 
 
 def _others(verdict: Verdict, stop: Action | None, oom: GpuOom | None) -> str:

@@ -33,8 +33,8 @@ RUN: Shape = {
 }  # fmt: skip
 STARTED: Shape = {
     "boot_id": str, "boottime": float, "wall": float, "keeper": _PROCESS, "job": _PROCESS, "guard": _PROCESS,
-    "rung": {
-        "name": str, "version": int, "limit": int, "memory": str, "procs": str, "kill": str, "freeze": str,
+    "backend": {
+        "name": str, "version": int, "limit": int, "memory": str, "procs": str, "kill": str, "freezer": str,
         "reclaim": str, "remove": [str], "note": str, "why_not_better": [str],
     },
     "memcg": str, "terminal": [int], "streams": {...: int}, "files": {...: [int]}, "counters": _COUNTERS,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import number
 from oomproof.records import dataclass
 
-_RESUMES = ("thaw", "term", "kill")  # SIGTERM and the kill wake a paused job too
+_RESUMES = (RESUME, TERM, KILL)  # SIGTERM and the kill wake a paused job too
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ def pauses(attempt: Attempt) -> list[Paused]:
     paused: list[Paused] = []
     begin: tuple[float, str] | None = None
     for at, what, by in sorted(actions):
-        if what == "freeze":
+        if what == PAUSE:
             begin = begin or (at, by)
         elif what in _RESUMES and begin is not None:
             paused.append(Paused(begin[0], at, begin[1]))

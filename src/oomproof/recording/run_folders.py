@@ -82,7 +82,7 @@ class Run:
     def limit(self) -> int | None:
         """The user's; else the cap that was set so that the machine keeps its floor."""
         asked = (self.info.get("settings") or {}).get("limit")
-        return asked or (self.started().get("rung") or {}).get("limit")
+        return asked or (self.started().get("backend") or {}).get("limit")
 
     @property
     def place(self) -> tuple[float, str]:
@@ -210,7 +210,7 @@ class Run:
 
     def limit_enforcer(self) -> str:
         """Who holds it to its limit, in words: "the kernel (cgroup v2)", "oomproof"."""
-        backend = self.started().get("rung") or {}
+        backend = self.started().get("backend") or {}
         return f"the kernel ({backend['name']})" if backend.get("memory") else "oomproof" if backend else ""
 
     def state(self, boot_id: str | None = None) -> str:

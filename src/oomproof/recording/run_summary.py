@@ -22,7 +22,7 @@ from oomproof.recording.run_peak import figures_of
 from oomproof.recording.state_files import read_json
 from oomproof.records import asdict, dataclass
 
-_VERSION = 3
+_VERSION = 1
 _ACTIVE = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (

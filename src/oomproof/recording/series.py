@@ -12,6 +12,7 @@ from math import inf, nextafter
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WARN
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
@@ -100,21 +101,13 @@ class GpuRow(NamedTuple):
     job_used: int | None  # None: the driver does not say whose it is
 
 
-_SHOWN = {"freeze": "pause", "thaw": "resume"}  # on disk they keep their first names
-
-
-def shown_kind(kind: str) -> str:
-    """The word people read for an action or event."""
-    return _SHOWN.get(kind, kind)
-
-
 _TOLD = {
-    "warn": "warned",
-    "ask": "asked to stop",
-    "term": "sent SIGTERM",
-    "kill": "sent SIGKILL",
-    "pause": "paused",
-    "resume": "resumed",
+    WARN: "warned",
+    REQUEST: "asked to stop",
+    TERM: "sent SIGTERM",
+    KILL: "sent SIGKILL",
+    PAUSE: "paused",
+    RESUME: "resumed",
     "census": "variables",
     "sigterm": "got SIGTERM",
     "stacks": "where it stood",
@@ -126,8 +119,7 @@ _TOLD = {
 
 def told_kind(kind: str) -> str:
     """The same in a sentence or a list of what happened; JSON and pages' styles keep the word itself."""
-    shown = shown_kind(kind)
-    return _TOLD.get(shown) or shown.replace("-", " ")
+    return _TOLD.get(kind) or kind.replace("-", " ")
 
 
 def told_text(kind: str, text: str) -> str:
@@ -380,8 +372,7 @@ class Series:
         limit = f"LIMIT {int(last)}" if last is not None else ""
         query = f"SELECT t, kind, text FROM event WHERE {where} ORDER BY t DESC, rowid DESC {limit}"
         return [
-            Event(float(t), shown_kind(str(kind)), str(text or ""))
-            for t, kind, text in self._ask(query, besides, *kinds)
+            Event(float(t), str(kind), str(text or "")) for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
 
     def told_numbers(self, kind: str, last: int | None = None) -> list[tuple[float, dict[str, Any]]]:

@@ -152,7 +152,7 @@ def watch(
         "keeper": {"pid": 0, "start": None},  # nobody keeps it: its parent is somebody else's
         "job": {"pid": adopted.pid, "start": adopted.start},
         "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
-        "rung": backend.as_json(),
+        "backend": backend.as_json(),
         "memcg": cgroups.memory_path(adopted.pid),
         "counters": read_counters(backend.counters()),
     }

@@ -5,15 +5,15 @@ from __future__ import annotations
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.guarded_job import GuardedJob
+from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, SAVE, TERM, WARN, WITHDRAW
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.units import format_duration
 
-_KINDS = {"freeze": "pause", "thaw": "resume"}  # the guard's own names → those that people read
 _NEXT = {
-    "warn": "if it gets shorter, the job is paused, or asked to save and stop",
-    "ask": "SIGTERM follows when memory is still short after {grace}",
-    "term": "killed if it has not ended after {grace}",
-    "withdraw": "the job continues",
+    WARN: "if it gets shorter, the job is paused, or asked to save and stop",
+    REQUEST: "SIGTERM follows when memory is still short after {grace}",
+    TERM: "killed if it has not ended after {grace}",
+    WITHDRAW: "the job continues",
     "leak": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "above": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "gpu-above": "nothing is done. What holds it: oomproof inspect {run}",
@@ -21,11 +21,11 @@ _NEXT = {
     "page-cache": "nothing is done: it continues, slowly",
 }
 _UNDO = {
-    "ask": "pause",
-    "pause": "resume",
-    "resume": "pause",
-    "term": "why",
-    "kill": "why",
+    REQUEST: "pause",
+    PAUSE: "resume",
+    RESUME: "pause",
+    TERM: "why",
+    KILL: "why",
     "unguarded": "watch",
 }
 
@@ -48,7 +48,7 @@ class JobAlerts:
     def action(self, kind: str, why: str, terms: str = "") -> None:
         """Of the guard's ladder; ``terms`` say when a pause ends."""
         if self._alerts.is_on:
-            self._alerts.send(self._made(_KINDS.get(kind, kind), why, terms))
+            self._alerts.send(self._made(kind, why, terms))
 
     def event(self, kind: str, text: str) -> None:
         self.action(kind, text)
@@ -61,7 +61,7 @@ class JobAlerts:
         following = terms or _NEXT.get(kind, "").format(
             grace=format_duration(settings.grace), run=self._called
         )
-        if settings.watch_only and kind in ("warn", "leak", "above"):
+        if settings.watch_only and kind in (WARN, "leak", "above"):
             following = "nothing is done (--watch-only)"
         return Alert(
             kind,
@@ -71,7 +71,7 @@ class JobAlerts:
             held=memory.use if memory is not None else None,
             available=moment.available if memory is not None else None,
             limit=settings.limit,
-            seconds_left=left if kind in ("warn", "save", "leak", "above", "swap-growth") else None,
+            seconds_left=left if kind in (WARN, SAVE, "leak", "above", "swap-growth") else None,
             next=following,
             # of an unmanaged job the text itself names the command, with its pid
             command=""

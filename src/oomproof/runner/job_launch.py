@@ -262,7 +262,7 @@ class Launcher:
             "join": backend.join,
             "procs": backend.procs,
             "kill": backend.kill,
-            "freeze": backend.freeze,
+            "freezer": backend.freezer,
             "oom_score_add": launch.oom_score_add,
             "remove": backend.remove,
             "counters": backend.counters(),
@@ -273,7 +273,7 @@ class Launcher:
             "started": {
                 "boot_id": processes.boot_id(),
                 "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
-                "rung": backend.as_json(),
+                "backend": backend.as_json(),
                 "memcg": cgroups.memory_path(),
                 "terminal": tty,
             },

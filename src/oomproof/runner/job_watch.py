@@ -16,6 +16,7 @@ from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.view import Settings
+from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WARN, WITHDRAW
 from oomproof.leaf.small_files import append
 from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import nvidia, processes
@@ -230,7 +231,7 @@ class Watch:
             return host_memory_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
 
         share.attach(
-            self._attempt, self.job.pids, host_available, self.job.freezer.is_frozen, self._on_turn, self._say
+            self._attempt, self.job.pids, host_available, self.job.freezer.is_paused, self._on_turn, self._say
         )
 
     def _on_turn(self, kind: str, why: str) -> None:
@@ -240,28 +241,28 @@ class Watch:
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
-            "warn": "memory is getting short",
-            "ask": "asked the job to save and stop",
-            "term": "sent SIGTERM to the job",
-            "kill": "killed all processes of the job",
-            "freeze": "paused",
-            "thaw": "resumed",
-            "withdraw": "took back the request to save and stop",
+            WARN: "memory is getting short",
+            REQUEST: "asked the job to save and stop",
+            TERM: "sent SIGTERM to the job",
+            KILL: "killed all processes of the job",
+            PAUSE: "paused",
+            RESUME: "resumed",
+            WITHDRAW: "took back the request to save and stop",
         }
         text, terms = f"{words[kind]}: {why}" if kind in words else why, ""
-        if kind == "freeze":
+        if kind == PAUSE:
             terms = self.guard.pause_terms(self.guarded)
             text += f". {terms}; now: oomproof resume {self._run.name}"
         self._tell(text)
         if kind in words or kind.endswith("-unmanaged"):
             self._alerts.action(kind, why, terms)
-        if kind == "warn" and self.guarded.growth.time_to_full is not None:  # by its own growth
+        if kind == WARN and self.guarded.growth.time_to_full is not None:  # by its own growth
             self._on_leak(self.guarded.moment.headroom)
-        elif kind in ("warn", "ask"):
-            self._ask_census(AT_STOP if kind == "ask" else AT_WARNING)
-        if kind in ("ask", "term"):
+        elif kind in (WARN, REQUEST):
+            self._ask_census(AT_STOP if kind == REQUEST else AT_WARNING)
+        if kind in (REQUEST, TERM):
             self.task_thread.do(self.sampler.look_at_mappings)
-        if self.agents is not None and kind == "ask":
+        if self.agents is not None and kind == REQUEST:
             agents = self.agents
             self.task_thread.do(lambda: agents.ask_stacks(AT_STOP))
 

@@ -284,31 +284,31 @@ class Keeper:
         by = read_object(mark).get("by")
         if by == "user" or not self.is_paused():
             return
-        if not self.spec["freeze"] and by != "guard":
+        if not self.spec["freezer"] and by != "guard":
             return  # stopped by somebody's own SIGSTOP or Ctrl-Z
         self.resume()
         with contextlib.suppress(OSError):
             os.unlink(mark)
-        append_event(self.folder, event="thaw", text="its guard was lost while it was paused")
+        append_event(self.folder, event="resume", text="its guard was lost while it was paused")
 
     def has_guard(self) -> bool:
         """Whether `oomproof watch` has taken the guard up: its lock goes with it, however it ends."""
         return is_locked(f"{os.path.dirname(self.folder)}/{GUARD_LOCK}")
 
     def is_paused(self) -> bool:
-        if not self.spec["freeze"]:
+        if not self.spec["freezer"]:
             return any(is_stopped(pid) for pid in self.remaining())
         try:
-            with open(self.spec["freeze"], "rb") as file:
+            with open(self.spec["freezer"], "rb") as file:
                 return file.read().strip() not in (b"0", b"THAWED")
         except OSError:
             return False
 
     def resume(self) -> None:
         """Harmless for a job that runs."""
-        if self.spec["freeze"]:
-            value = "0" if self.spec["freeze"].endswith("cgroup.freeze") else "THAWED"
-            with contextlib.suppress(OSError), open(self.spec["freeze"], "w") as file:
+        if self.spec["freezer"]:
+            value = "0" if self.spec["freezer"].endswith("cgroup.freeze") else "THAWED"
+            with contextlib.suppress(OSError), open(self.spec["freezer"], "w") as file:
                 file.write(value)
         else:
             signal_all(self.remaining(), signal.SIGCONT)
@@ -493,7 +493,7 @@ class Keeper:
         text = f"{type(error).__name__}: {error}"
         if text not in self.recorded_errors and len(self.recorded_errors) < 20:
             self.recorded_errors.add(text)
-            append_event(self.folder, event="stumbled", text=text)
+            append_event(self.folder, event="error", text=text)
         time.sleep(0.05)
 
     def step(self) -> bool:

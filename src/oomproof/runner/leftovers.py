@@ -32,7 +32,7 @@ def sweep() -> None:
         folder = runtime_folder()
     except (OSError, OomproofError):
         return
-    for path in _listed(folder / "outlook"):
+    for path in _listed(folder / "forecast"):
         if _is_dead(path.name, path):
             _unlink(path)
     # a socket's name must be short: where the folder's is long it lies in ours under /tmp (see agent_feed)

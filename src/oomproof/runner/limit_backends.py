@@ -23,7 +23,7 @@ class LimitBackend:
     memory: str | None = None  # directory with the memory controller's files
     procs: str | None = None  # directory whose cgroup.procs lists the job
     kill: str | None = None  # cgroup.kill, where the kernel has it
-    freeze: str | None = None  # cgroup.freeze (v2) or freezer.state (v1); None: by signals
+    freezer: str | None = None  # cgroup.freeze (v2) or freezer.state (v1); None: by signals
     reclaim: str | None = None  # memory.reclaim: pushes a paused job out to swap
     join: list[str] = field(default_factory=list)  # cgroup.procs files the job writes itself into
     remove: list[str] = field(default_factory=list)  # directories to remove at the end
@@ -161,7 +161,7 @@ def _limited_v2(name: str, directory: str, limit: int, remove: list[str]) -> Lim
         memory=directory,
         procs=directory,
         kill=_if_there(f"{directory}/cgroup.kill"),
-        freeze=_if_there(f"{directory}/cgroup.freeze"),
+        freezer=_if_there(f"{directory}/cgroup.freeze"),
         reclaim=_if_there(f"{directory}/memory.reclaim"),
         join=[f"{directory}/cgroup.procs"],
         remove=remove,
@@ -226,13 +226,13 @@ def make_v1(name: str, limit: int, proc: str = "/proc") -> tuple[LimitBackend | 
     )
     beside = _make_beside(backend, "", name, proc)
     if beside is not None:
-        backend.kill, backend.freeze = (
+        backend.kill, backend.freezer = (
             _if_there(f"{beside}/cgroup.kill"),
             _if_there(f"{beside}/cgroup.freeze"),
         )
-    if backend.freeze is None:  # no unified mount, or a kernel before 5.2
+    if backend.freezer is None:  # no unified mount, or a kernel before 5.2
         beside = _make_beside(backend, "freezer", name, proc)
-        backend.freeze = _if_there(f"{beside}/freezer.state") if beside is not None else None
+        backend.freezer = _if_there(f"{beside}/freezer.state") if beside is not None else None
     return backend, ""
 
 

@@ -118,7 +118,7 @@ def with_mark(run_id: str) -> list[int]:
 
 def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
     """What a keeper is told, from what the run's folder says."""
-    kept = started.get("rung")
+    kept = started.get("backend")
     names = {field.name for field in fields(limit_backends.LimitBackend)}
     backend = limit_backends.LimitBackend(
         **{"name": limit_backends.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}}
@@ -129,7 +129,7 @@ def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
         "env": {"OOMPROOF_RUN": run.id},
         "procs": backend.procs,
         "kill": backend.kill,
-        "freeze": backend.freeze,
+        "freezer": backend.freezer,
         "remove": backend.remove,
         "counters": backend.counters(),
         "grace": from_json(run.info.get("settings") or {}).grace,

@@ -16,6 +16,7 @@ from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.guard_actions import action_record
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
+from oomproof.leaf.action_kinds import INTERRUPT, OUTPUT_LOST, SIGNAL
 from oomproof.ledger import live_runs
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
@@ -344,12 +345,12 @@ def write_down(
 
 
 def interrupt_record(how: str) -> dict[str, Any]:
-    return action_record("user", "interrupt" if how in _INTERRUPTS else "signal", how)
+    return action_record("user", INTERRUPT if how in _INTERRUPTS else SIGNAL, how)
 
 
 def note_output_lost(attempt: Attempt, error: OSError) -> None:
     """SIGPIPE where its reader went away; another error is the place's that its output goes to."""
     if error.errno == errno.EPIPE:
-        attempt.add_action(action_record("front", "signal", "SIGPIPE"))
+        attempt.add_action(action_record("front", SIGNAL, "SIGPIPE"))
     else:
-        attempt.add_action(action_record("front", "output-lost", error.strerror or str(error)))
+        attempt.add_action(action_record("front", OUTPUT_LOST, error.strerror or str(error)))

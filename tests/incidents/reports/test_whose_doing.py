@@ -30,7 +30,7 @@ def test_a_pool_that_lost_a_worker_is_told_while_it_hangs_and_when_it_is_interru
     running.output_has("waiting")
     running.process.send_signal(signal.SIGSTOP)  # the guard would be quicker than the kernel
     go.touch()
-    counter = Path(running.started()["rung"]["memory"])
+    counter = Path(running.started()["backend"]["memory"])
     names = ("memory.events", "memory.oom_control")
     files = [counter / name for name in names if (counter / name).exists()]
     until(lambda: "oom_kill 1" in files[0].read_text(), "the kernel to kill the worker")

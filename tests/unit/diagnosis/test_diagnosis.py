@@ -401,41 +401,41 @@ def test_the_headline_says_how_the_job_itself_ended(attempt: Attempt, code: int,
 
 def test_asked_by_the_guard_and_it_ended(attempt: Attempt) -> None:
     attempt.run["settings"]["grace"] = 30
-    attempt.act("ask", before=34)
+    attempt.act("request", before=34)
     verdict = check(attempt.verdict(), "stopped-by-guard", "likely")  # train.py is not there to be asked
     assert verdict.headline.endswith("asked to save and stop, and it ended")
 
 
 def test_after_its_time_to_save_an_end_is_no_answer_of_a_job_nobody_knows(attempt: Attempt) -> None:
     attempt.run["settings"]["grace"] = 30
-    attempt.act("ask", before=36)
+    attempt.act("request", before=36)
     check(attempt.verdict(), "finished", "proven")
 
 
 def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:
-    attempt.act("ask", before=5000)
+    attempt.act("request", before=5000)
     check(attempt.verdict(), "finished", "proven")
 
 
 def test_asked_and_no_longer_asked_is_finished(attempt: Attempt) -> None:
-    attempt.act("ask", before=40)
+    attempt.act("request", before=40)
     attempt.act("withdraw", before=20)
     check(attempt.verdict(), "finished", "proven")
 
 
 def test_a_pause_is_told_and_is_no_end(attempt: Attempt) -> None:
-    attempt.act("freeze", before=60)
-    attempt.act("thaw", before=20)
+    attempt.act("pause", before=60)
+    attempt.act("resume", before=20)
     assert "paused for 40 s" in check(attempt.verdict(), "finished", "proven").why
 
 
 def test_a_pause_is_no_hang(attempt: Attempt) -> None:
     attempt.exit = {}
     attempt.keeper_lives()
-    attempt.act("freeze", before=60)
+    attempt.act("pause", before=60)
     verdict = check(attempt.verdict(), "not-a-crash", "proven")
     assert "paused" in verdict.headline and "oomproof resume" in verdict.next
-    attempt.act("thaw", before=20)
+    attempt.act("resume", before=20)
     assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
 
 
@@ -443,7 +443,7 @@ def test_a_pause_is_no_hang(attempt: Attempt) -> None:
 def test_only_what_a_guard_paused_resumes_by_itself(attempt: Attempt, by: str, by_itself: bool) -> None:
     attempt.exit = {}
     attempt.keeper_lives()
-    attempt.act("freeze", by=by, before=60)
+    attempt.act("pause", by=by, before=60)
     headline = attempt.verdict().headline
     assert ("it resumes when memory is available" in headline) is by_itself
     assert ("it stays paused until oomproof resume" in headline) is not by_itself
@@ -451,7 +451,7 @@ def test_only_what_a_guard_paused_resumes_by_itself(attempt: Attempt, by: str, b
 
 def test_ended_after_a_pause_is_the_guards_doing(attempt: Attempt) -> None:
     attempt.ended(signal=15)
-    attempt.act("freeze", before=60)
+    attempt.act("pause", before=60)
     attempt.act("term", before=1)
     check(attempt.verdict(), "stopped-by-guard", "proven")
 
@@ -471,7 +471,7 @@ def test_term_answered_by_a_traceback_is_still_ours(attempt: Attempt) -> None:
 
 def test_asked_and_then_an_error_of_its_own(attempt: Attempt) -> None:
     attempt.ended(code=1)
-    attempt.act("ask", before=20)
+    attempt.act("request", before=20)
     attempt.output = (
         b'Traceback (most recent call last):\n  File "t", line 1\nOSError: [Errno 28] No space left\n'
     )

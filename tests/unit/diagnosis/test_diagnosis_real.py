@@ -67,7 +67,7 @@ class Job:
             "boottime": begin,
             "wall": time.time(),
             "job": {"pid": job.pid},
-            "rung": {
+            "backend": {
                 "name": "cgroup-v1",
                 "limit": LIMIT,
                 "remove": [str(self.cgroup)] if self.cgroup else [],

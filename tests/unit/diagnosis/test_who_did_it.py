@@ -25,7 +25,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def asked(attempt: Attempt, before: float, script: str | None) -> None:
-    attempt.act("ask", before=before)
+    attempt.act("request", before=before)
     if script is not None:
         attempt.run["argv"] = ["python", "-c", script]
 
@@ -84,7 +84,7 @@ def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
 def test_a_users_request_is_proven_by_the_agents_mark_too(
     attempt: Attempt, mark: str, certainty: str
 ) -> None:
-    attempt.act("ask", by="user", before=10, why="oomproof stop")
+    attempt.act("request", by="user", before=10, why="oomproof stop")
     attempt.run["settings"]["stop_file"] = "/home/me/stop"
     attempt.ended(code=0)
     (attempt.dir / "agent").mkdir()
@@ -189,7 +189,7 @@ def test_a_closed_pipe_of_the_jobs_own_asks_for_no_sender(attempt: Attempt) -> N
 
 def pool(attempt: Attempt, *, pid: int = 4090, before: float = 40.0, name: str = "python3") -> None:
     """Without a cgroup of its own; the worker lived between two samples."""
-    attempt.started["rung"] = {"name": "watch"}
+    attempt.started["backend"] = {"name": "watch"}
     attempt.ended(signal=SIGINT, memcg_oom_kill=None, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(
         [line.replace("python3", name) for line in MACHINE_KILL], at=END - before, pid=pid, cgroup="/user"

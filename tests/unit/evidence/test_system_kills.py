@@ -68,7 +68,7 @@ class Place:
             "wall": start,
             "boottime": self.boottime - ago,
             "job": {"pid": pid, "start": 1},
-            "rung": {"remove": [f"/sys/fs/cgroup/memory{cgroup}"]},
+            "backend": {"remove": [f"/sys/fs/cgroup/memory{cgroup}"]},
         }
         (attempt / "started.json").write_text(json.dumps(started))
         if lasted is not None:

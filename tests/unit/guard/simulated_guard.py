@@ -134,17 +134,17 @@ class Freezer:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def freeze(self) -> bool:
+    def pause(self) -> bool:
         self._world.paused = True
         self._world.note("freezer", "stops")
         return True
 
-    def thaw(self) -> bool:
+    def resume(self) -> bool:
         self._world.paused = False
         self._world.note("freezer", "lets go")
         return True
 
-    def is_frozen(self) -> bool:
+    def is_paused(self) -> bool:
         return self._world.paused
 
 
@@ -192,11 +192,11 @@ class Actions:
     def take(self, kind: str, why: str, *_: object) -> None:
         world, given = self._world, self._world.situation
         world.note(kind, why)
-        if kind == "freeze":
+        if kind == "pause":
             world.paused = True
-        if kind in ("thaw", "term", "kill"):
+        if kind in ("resume", "term", "kill"):
             world.paused = False
-        answer = {"term": given.answers_term, "ask": given.answers_ask, "kill": 0.001}.get(kind)
+        answer = {"term": given.answers_term, "request": given.answers_ask, "kill": 0.001}.get(kind)
         if answer is not None:
             world.ended_at = min(world.ended_at, world.clock + answer)
 
@@ -236,14 +236,14 @@ class LiveRun:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._frozen, self._acted = RUNS, -math.inf
+        self._paused, self._acted = RUNS, -math.inf
         self._mine: tuple[float, bool] = (-math.inf, False)
         self.protected = world.situation.settings.protected
         self.reserved = world.situation.settings.need is not None
 
-    def update(self, use: int, t: float, rate: float = 0.0, frozen: int = RUNS) -> None:
+    def update(self, use: int, t: float, rate: float = 0.0, paused: int = RUNS) -> None:
         self._check()
-        self._frozen = frozen
+        self._paused = paused
 
     def confirm(self, t: float) -> None:
         self._check()
@@ -260,20 +260,20 @@ class LiveRun:
             if t >= one.ends:
                 continue
             still = any(begun <= t < end for begun, end in one.paused)
-            frozen, rate = (BY_GUARD, 0) if still else (RUNS, int(one.rate * MIB))
+            paused, rate = (BY_GUARD, 0) if still else (RUNS, int(one.rate * MIB))
             held = int(one.held(t) * MIB)
-            found.append(Live(one.name, held, now, rate, frozen, one.protected, 2, 1, one.reserved))
+            found.append(Live(one.name, held, now, rate, paused, one.protected, 2, 1, one.reserved))
         return found
 
-    def take_latch(self, t: float, pause: float = 1.0, thaw: bool = False) -> bool:
+    def take_latch(self, t: float, pause: float = 1.0, resume: bool = False) -> bool:
         self._check()
         theirs = [START + at for at in self._world.situation.latch_taken if START + at <= t]
-        mine, thawed = self._mine
+        mine, resumed = self._mine
         last = max([mine, *theirs])
-        if t - last < pause and not (thawed and last == mine):
+        if t - last < pause and not (resumed and last == mine):
             self._world.note("latch refused")
             return False
-        self._mine = (t, thaw)
+        self._mine = (t, resume)
         return True
 
 

@@ -168,7 +168,7 @@ def test_a_process_below_a_runs_own_belongs_to_that_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(card_runs, "idle_of", lambda run: 9 * GIB)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         runs = [
-            Live("000000000001000-mine", pid=os.getpid(), frozen=BY_GUARD),
+            Live("000000000001000-mine", pid=os.getpid(), paused=BY_GUARD),
             Live("000000000002000-other", pid=1 << 30),
         ]
         held = holders_of({child.pid: 3 * GIB, 1: GIB}, runs)

@@ -66,20 +66,20 @@ def family() -> Iterator[subprocess.Popen[str]]:
 def test_by_signals_the_whole_tree_stands_still(family: subprocess.Popen[str]) -> None:
     pids = [family.pid, *processes.descendants(family.pid)]
     freezer = Freezer(None, lambda: pids)
-    assert freezer.how == BY_SIGNALS and not freezer.is_frozen()
-    assert freezer.freeze()
-    assert until(freezer.is_frozen)
+    assert freezer.how == BY_SIGNALS and not freezer.is_paused()
+    assert freezer.pause()
+    assert until(freezer.is_paused)
     used = [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
     time.sleep(0.2)
     assert used == [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
-    freezer.thaw()
-    assert until(lambda: not freezer.is_frozen())
-    freezer.thaw()  # harmless
+    freezer.resume()
+    assert until(lambda: not freezer.is_paused())
+    freezer.resume()  # harmless
     freezer.close()
 
 
 def test_an_empty_tree_is_not_called_frozen() -> None:
-    assert not Freezer(None, list).is_frozen()
+    assert not Freezer(None, list).is_paused()
 
 
 def test_files_of_both_versions(tmp_path: Path) -> None:
@@ -87,17 +87,17 @@ def test_files_of_both_versions(tmp_path: Path) -> None:
     (tmp_path / "cgroup.freeze").write_text("0")
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     two = Freezer(str(tmp_path / "cgroup.freeze"), list)
-    assert two.how == BY_CGROUP_V2 and not two.kill_needs_thaw
-    assert two.freeze() and (tmp_path / "cgroup.freeze").read_text() == "1"
-    assert not two.is_frozen(), "asked for is not done"
+    assert two.how == BY_CGROUP_V2 and not two.kill_needs_resume
+    assert two.pause() and (tmp_path / "cgroup.freeze").read_text() == "1"
+    assert not two.is_paused(), "asked for is not done"
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
-    assert two.is_frozen() and two.wait_frozen(0)
-    assert two.thaw() and (tmp_path / "cgroup.freeze").read_text() == "0"
+    assert two.is_paused() and two.wait_paused(0)
+    assert two.resume() and (tmp_path / "cgroup.freeze").read_text() == "0"
     (tmp_path / "freezer.state").write_text("THAWED")
     one = Freezer(str(tmp_path / "freezer.state"), list)
-    assert one.how == BY_CGROUP_V1 and one.kill_needs_thaw
-    assert one.freeze() and one.is_frozen()
-    assert one.thaw() and not one.is_frozen()
+    assert one.how == BY_CGROUP_V1 and one.kill_needs_resume
+    assert one.pause() and one.is_paused()
+    assert one.resume() and not one.is_paused()
     for freezer in (one, two):
         freezer.close()
     assert Freezer(str(tmp_path / "not there"), list).how == BY_SIGNALS
@@ -119,12 +119,12 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
         for pid in pids:
             (directory / "cgroup.procs").write_text(str(pid))
         freezer = Freezer(str(file), lambda: pids)
-        assert freezer.freeze() and freezer.wait_frozen(60)
+        assert freezer.pause() and freezer.wait_paused(60)
         time.sleep(0.1)  # the tick in which it was frozen is counted at its end
         used = [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
         time.sleep(0.2)
         assert used == [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
-        assert freezer.thaw() and until(lambda: not freezer.is_frozen())
+        assert freezer.resume() and until(lambda: not freezer.is_paused())
         freezer.close()
         for pid in pids:
             (directory.parent / "cgroup.procs").write_text(str(pid))
@@ -270,7 +270,7 @@ def test_a_sleeping_neighbour_is_idle_and_a_busy_one_is_not() -> None:
         assert not idle.look(1.0, [other])
         assert not idle.look(IDLE_AFTER, [other])
         assert idle.look(IDLE_AFTER + 2.0, [other])
-        assert not Idleness().look(1e6, [Live("1-a", frozen=BY_GUARD, pid=sleeper.pid)]), "nobody runs"
+        assert not Idleness().look(1e6, [Live("1-a", paused=BY_GUARD, pid=sleeper.pid)]), "nobody runs"
         assert sleeper.stdin
         sleeper.stdin.close()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
@@ -288,8 +288,8 @@ def test_a_sleeping_neighbour_is_idle_and_a_busy_one_is_not() -> None:
 
 
 def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
-    actions = [(1.0, "warn", "guard"), (10.0, "freeze", "guard"), (12.0, "freeze", "user"), (30.0, "thaw", "user"),
-             (40.0, "freeze", "guard"), (45.0, "term", "guard")]  # fmt: skip
+    actions = [(1.0, "warn", "guard"), (10.0, "pause", "guard"), (12.0, "pause", "user"), (30.0, "resume", "user"),
+             (40.0, "pause", "guard"), (45.0, "term", "guard")]  # fmt: skip
     lines = [json.dumps({"boottime": at, "action": what, "by": by}) for at, what, by in actions]
     (tmp_path / "actions.jsonl").write_text("\n".join(lines) + "\n")
     found = pauses.pauses(Attempt(tmp_path))
@@ -297,7 +297,7 @@ def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
     assert pauses.seconds(found, 99.0) == 25.0
     (tmp_path / "actions.jsonl").write_text(lines[1] + "\n")
     assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 89.0, "still standing"
-    (tmp_path / "keeper.jsonl").write_text('{"boottime": 20.0, "event": "thaw"}\n')
+    (tmp_path / "keeper.jsonl").write_text('{"boottime": 20.0, "event": "resume"}\n')
     assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 10.0
     assert pauses.pauses(Attempt(tmp_path / "none")) == []
 

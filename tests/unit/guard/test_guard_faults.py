@@ -303,7 +303,7 @@ def test_a_vanished_runtime_folder_and_its_return(scene: Scene) -> None:
     scene.runtime.mkdir()
     scene.steps(120)
     assert (scene.runtime / "live" / scene.live.name).exists(), "it has joined the others again"
-    assert (scene.runtime / "outlook" / "me").stat().st_size > 0
+    assert (scene.runtime / "forecast" / "me").stat().st_size > 0
     assert len(scene.told) == 1
     assert away.exists()
 
@@ -481,30 +481,30 @@ class Still(Freezer):
     how = "cgroup v2 freezer"
 
     def __init__(self) -> None:
-        self.frozen = self._asked = False
+        self.paused = self._asked = False
 
-    def freeze(self) -> bool:
-        self.frozen = self._asked = True
+    def pause(self) -> bool:
+        self.paused = self._asked = True
         return True
 
-    def thaw(self) -> bool:
-        self.frozen = self._asked = False
+    def resume(self) -> bool:
+        self.paused = self._asked = False
         return True
 
-    def is_frozen(self) -> bool:
-        return self.frozen
+    def is_paused(self) -> bool:
+        return self.paused
 
     def resumed_by_others(self) -> bool:
-        return self._asked and not self.frozen
+        return self._asked and not self.paused
 
 
 def begin(scene: Scene) -> None:
     """The guard pauses."""
-    carry_out(scene, "freeze", "short of memory")
+    carry_out(scene, "pause", "short of memory")
 
 
 def end(scene: Scene) -> None:
-    carry_out(scene, "thaw", "room is back")
+    carry_out(scene, "resume", "room is back")
 
 
 def carry_out(scene: Scene, kind: str, why: str) -> None:
@@ -527,7 +527,7 @@ def pausing_scene(scene: Scene) -> Scene:
 def still_paused(scene: Scene) -> bool:
     """By the guard's own knowledge and in truth alike; anything else would stay so for good."""
     knows = scene.done.paused_at is not None
-    assert knows == scene.job.freezer.is_frozen(), "the guard believes what is not so"
+    assert knows == scene.job.freezer.is_paused(), "the guard believes what is not so"
     assert (scene.pause.by == "guard") == knows
     return knows
 
@@ -575,7 +575,7 @@ def test_a_thaw_from_outside_is_noticed_where_no_mark_could_be_written(pausing_s
     scene.task_thread.waiting.clear()  # a full disk
     rows(scene, 2)
     assert still_paused(scene)
-    scene.job.freezer.frozen = False  # type: ignore[attr-defined]
+    scene.job.freezer.paused = False  # type: ignore[attr-defined]
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -587,7 +587,7 @@ def test_a_pause_by_hand_is_not_undone_by_the_guards_thaw(pausing_scene: Scene) 
     freezer.write_mark(scene.attempt, "user", "oomproof pause")  # before the guard has looked
     end(scene)
     scene.task_thread.work()
-    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_paused()
     assert freezer.read_mark(scene.attempt)["by"] == "user"
 
 
@@ -601,15 +601,15 @@ def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanw
         begin(scene)
         scene.task_thread.work()
     freezer.write_mark(scene.attempt, "user", "oomproof pause", pause="one", moving=True)
-    scene.job.freezer.thaw()  # as `oomproof pause --gpu` does before it asks the driver
+    scene.job.freezer.resume()  # as `oomproof pause --gpu` does before it asks the driver
     rows(scene, 6)
     scene.task_thread.work()
-    assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
+    assert scene.pause.by == "hand" and not scene.job.freezer.is_paused()
     freezer.write_mark(scene.attempt, "user", "oomproof pause", pause="one")
-    scene.job.freezer.freeze()
+    scene.job.freezer.pause()
     rows(scene, 6)
     scene.task_thread.work()
-    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_paused()
 
 
 @pytest.mark.parametrize("in_between", [False, True])
@@ -619,24 +619,24 @@ def test_a_job_whose_gpu_memory_is_restored_is_not_frozen_again(
     """Seen on a card: paused and resumed at once by hand, seen by the guard only while the driver moved the memory back."""
     scene = pausing_scene
     freezer.write_mark(scene.attempt, "user", "oomproof pause", pause="one")
-    scene.job.freezer.freeze()
+    scene.job.freezer.pause()
 
     def resume() -> bool:
         freezer.mark_moving(scene.attempt, True)
-        scene.job.freezer.thaw()
+        scene.job.freezer.resume()
         return False
 
     if in_between:  # the guard has read the mark, and looks whether the job is frozen
-        monkeypatch.setattr(scene.job.freezer, "is_frozen", resume)
+        monkeypatch.setattr(scene.job.freezer, "is_paused", resume)
     else:
         resume()
     rows(scene, 6)
     scene.task_thread.work()
     monkeypatch.undo()
-    assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
+    assert scene.pause.by == "hand" and not scene.job.freezer.is_paused()
     freezer.remove_mark(scene.attempt, "one")
     rows(scene, 6)
-    assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
+    assert scene.pause.by == "" and not scene.job.freezer.is_paused()
 
 
 def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> None:
@@ -647,14 +647,14 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
 
     def crossed(*arguments: Any) -> None:
         freezer.write_mark(scene.attempt, "user", "oomproof pause")
-        scene.job.freezer.freeze()
+        scene.job.freezer.pause()
         take(*arguments)
 
     scene.guarded.actions.take = crossed  # type: ignore[method-assign]
     end(scene)
     scene.task_thread.work()
     rows(scene, 2)
-    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_paused()
     assert freezer.read_mark(scene.attempt)["by"] == "user"
 
 
@@ -671,13 +671,13 @@ def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -
 def test_a_job_paused_by_hand_whose_folder_is_removed_goes_on(pausing_scene: Scene) -> None:
     scene = pausing_scene
     freezer.write_mark(scene.attempt, "user", "oomproof pause")
-    scene.job.freezer.freeze()
+    scene.job.freezer.pause()
     rows(scene, 4)
     assert scene.pause.by == "hand"
     scene.attempt.paused_file.unlink()
     scene.attempt.folder.rmdir()
     rows(scene, 4)
-    assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
+    assert scene.pause.by == "" and not scene.job.freezer.is_paused()
 
 
 def test_what_was_found_about_an_old_pause_does_not_bound_the_new_one(
@@ -751,8 +751,8 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
         scene.close()
 
 
-@pytest.mark.parametrize("frozen", ["guard", ""])
-def test_what_a_run_took_as_it_started_or_before_its_pause_is_no_growth_to_come(frozen: str) -> None:
+@pytest.mark.parametrize("paused", ["guard", ""])
+def test_what_a_run_took_as_it_started_or_before_its_pause_is_no_growth_to_come(paused: str) -> None:
     """Seen in replays: the training was asked to stop for what the loader had taken, which was paused a moment before
     or had just started and held too little yet to be its turn."""
     me = JobView("1-me", use=1 << 30)
@@ -766,7 +766,7 @@ def test_what_a_run_took_as_it_started_or_before_its_pause_is_no_growth_to_come(
         return facts.drain
 
     assert drain(view) == 50e6
-    beside = replace(view, others=(JobView("9-loader", use=1 << 20, frozen=frozen),))
+    beside = replace(view, others=(JobView("9-loader", use=1 << 20, paused=paused),))
     assert drain(beside) == 0.0
     assert drain(replace(beside, t=view.t + 4.0)) == 0.0
     assert drain(replace(beside, t=view.t + 6.0)) == 50e6

@@ -43,7 +43,7 @@ def test_calm_machine_calls_for_nothing() -> None:
     ("moment", "kind"),
     [
         (facts(available=4 * GIB), "warn"),
-        (growing(100 * MIB, available=3 * GIB), "ask"),  # 30 s of it fill what is above the floor
+        (growing(100 * MIB, available=3 * GIB), "request"),  # 30 s of it fill what is above the floor
         (growing(100 * MIB, available=1 * GIB), "term"),
         (growing(100 * MIB, available=400 * MIB), "kill"),
         (growing(4 * GIB, available=900 * MIB), "term"),
@@ -76,7 +76,7 @@ def test_disk_swap_counts_until_the_machine_thrashes() -> None:
 def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
     unmanaged = facts(available=900 * MIB, shrink=200.0 * MIB, drain=40.0 * MIB)  # it began a second ago
     action = choose(MACHINE, unmanaged, Done())
-    assert action.kind == "ask"
+    assert action.kind == "request"
     assert "not this job's" in action.why and action.others_growth
     assert choose(MACHINE, replace(unmanaged, available=200 * MIB), Done()).kind == "kill"
 
@@ -84,7 +84,8 @@ def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
 def test_a_small_job_is_not_ended_for_a_stranger() -> None:
     """Ending 10 MiB does not help the machine."""
     assert (
-        choose(MACHINE, facts(available=200 * MIB, shrink=1e9, drain=1e9, use=10 * MIB), Done()).kind == "ask"
+        choose(MACHINE, facts(available=200 * MIB, shrink=1e9, drain=1e9, use=10 * MIB), Done()).kind
+        == "request"
     )
 
 
@@ -102,9 +103,9 @@ def test_only_the_newest_run_acts() -> None:
     [
         (4 * GIB, 50 * MIB, "none"),
         (1500 * MIB, 50 * MIB, "none"),  # a limit is the user's word: not before it is nearly full
-        (350 * MIB, 50 * MIB, "ask"),
+        (350 * MIB, 50 * MIB, "request"),
         (80 * MIB, 50 * MIB, "term"),
-        (300 * MIB, 2 * GIB, "ask"),
+        (300 * MIB, 2 * GIB, "request"),
         (60 * MIB, 2 * GIB, "term"),
         (20 * MIB, 50 * MIB, "kill"),
         (20 * MIB, 0, "none"),  # just below its limit and still: the kernel lets it live, so do we
@@ -124,7 +125,7 @@ def test_growth_that_may_end_with_loading_calls_for_nothing() -> None:
 def test_a_job_that_outgrew_its_usual_peak_is_asked_a_whole_grace_before() -> None:
     moment = facts(limit_headroom=1500 * MIB, use=6 * GIB, rate=50.0 * MIB, lasting=50.0 * MIB)
     assert choose(LIMITED, moment, Done()).kind == "none"
-    assert choose(replace(LIMITED, usual_peak=5 * GIB), moment, Done()).kind == "ask"
+    assert choose(replace(LIMITED, usual_peak=5 * GIB), moment, Done()).kind == "request"
     assert choose(replace(LIMITED, usual_peak=int(5.9 * GIB)), moment, Done()).kind == "none"
 
 
@@ -142,12 +143,12 @@ def test_nothing_is_done_to_a_job_whose_limit_is_five_percent_above_what_it_hold
 
 def test_a_request_is_over_when_nothing_calls_for_it_any_more() -> None:
     moment = facts(limit_headroom=300 * MIB, rate=50.0 * MIB, lasting=50.0 * MIB)
-    asked = after(Done(), "ask", moment, "limit")
+    asked = after(Done(), "request", moment, "limit")
     assert not request_is_over(LIMITED, moment, asked)
     flat = replace(moment, rate=0.0, lasting=0.0)
     assert request_is_over(LIMITED, flat, asked)
     assert not request_is_over(LIMITED, flat, Done()), "nobody was asked"
-    assert not request_is_over(LIMITED, flat, after(Done(), "ask", moment, "machine"))
+    assert not request_is_over(LIMITED, flat, after(Done(), "request", moment, "machine"))
     assert not request_is_over(LIMITED, flat, after(asked, "term", moment)), "too late for that"
 
 
@@ -246,11 +247,11 @@ def test_the_others_breath_just_below_the_floor_asks_nobody_to_stop() -> None:
         sustained=76545.6,
         shrink=7437013.0,
         drain=1.1 * MIB,
-        freeze_turn=True,
+        pause_turn=True,
         waiting=1,
     )
     assert choose(small, moment, Done()).kind == "warn"
-    assert choose(small, replace(moment, drain=7437013.0), Done()).kind == "ask", "once it lasts"
+    assert choose(small, replace(moment, drain=7437013.0), Done()).kind == "request", "once it lasts"
 
 
 def test_an_old_sigterm_does_not_make_a_kill_of_a_warning() -> None:

@@ -24,7 +24,7 @@ LOADER = Facts(
     rate=80.0 * MIB,
     sustained=80.0 * MIB,
     shrink=80.0 * MIB,
-    freeze_turn=True,
+    pause_turn=True,
     running=1,
 )
 
@@ -45,29 +45,29 @@ def still(**changes: object) -> Facts:
         "rate": 0.0,
         "sustained": 0.0,
         "shrink": 0.0,
-        "frozen": "guard",
-        "freeze_turn": False,
+        "paused": "guard",
+        "pause_turn": False,
     }
     return replace(LOADER, **{**quiet, **changes})  # type: ignore[arg-type]
 
 
 def test_the_loader_is_paused_before_anything_dies() -> None:
     action = choose(DESKTOP, LOADER, Done())
-    assert (action.kind, action.scope) == ("freeze", "machine")
+    assert (action.kind, action.scope) == ("pause", "machine")
     for available in (800 * MIB, 400 * MIB, 0):  # where SIGTERM and the kill would come
-        assert choose(DESKTOP, loader(available=available), Done()).kind == "freeze"
+        assert choose(DESKTOP, loader(available=available), Done()).kind == "pause"
 
 
 def test_a_pause_comes_sooner_than_sigterm_would() -> None:
     just_above = loader(available=DESKTOP.floor + 15 * MIB)
-    assert choose(DESKTOP, just_above, Done()).kind == "freeze"
-    alone = replace(just_above, freeze_turn=False, sustained=0.0)
+    assert choose(DESKTOP, just_above, Done()).kind == "pause"
+    alone = replace(just_above, pause_turn=False, sustained=0.0)
     assert choose(DESKTOP, alone, Done()).kind == "warn"
 
 
 def test_it_is_not_asked_to_stop_while_a_pause_could_do() -> None:
-    asked = replace(loader(available=3 * GIB), freeze_turn=False)
-    assert choose(DESKTOP, asked, Done()).kind == "ask"
+    asked = replace(loader(available=3 * GIB), pause_turn=False)
+    assert choose(DESKTOP, asked, Done()).kind == "request"
     assert choose(DESKTOP, loader(available=3 * GIB), Done()).kind == "warn"
 
 
@@ -76,18 +76,18 @@ def test_it_is_not_asked_to_stop_while_a_pause_could_do() -> None:
     [
         {"running": 0},  # alone, and itself the growth
         {"running": 0, "waiting": 1, "rate": 20.0 * MIB},  # the last that runs: the others wait for it
-        {"freeze_turn": False},  # another one's turn
+        {"pause_turn": False},  # another one's turn
         {"rate": 0.0, "sustained": 0.0},  # does not grow, cannot be pushed out: its pause would free nothing
     ],
 )
 def test_a_pause_that_cannot_help_is_not_made(changes: dict[str, object]) -> None:
-    assert choose(DESKTOP, loader(**changes), Done()).kind != "freeze"
+    assert choose(DESKTOP, loader(**changes), Done()).kind != "pause"
 
 
 def test_a_lone_growing_job_goes_down_the_old_ladder() -> None:
     lone = loader(running=0)
     assert choose(DESKTOP, lone, Done()).kind == "term"
-    assert choose(DESKTOP, replace(lone, available=3 * GIB), Done()).kind == "ask"
+    assert choose(DESKTOP, replace(lone, available=3 * GIB), Done()).kind == "request"
 
 
 def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not_ended() -> None:
@@ -96,19 +96,19 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     assert choose(DESKTOP, above, Done()).kind == "warn", "they stopped for it: half of the floor is its own"
     beside = replace(above, available=DESKTOP.floor // 2)
     action = choose(DESKTOP, beside, Done())
-    assert action.kind == "freeze" and "not started by oomproof" in action.why and not action.others_growth
+    assert action.kind == "pause" and "not started by oomproof" in action.why and not action.others_growth
     waited_for = replace(beside, waiting=1, unmanaged_wait=False)
-    assert choose(DESKTOP, waited_for, Done()).kind != "freeze", "others wait for it"
+    assert choose(DESKTOP, waited_for, Done()).kind != "pause", "others wait for it"
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
     done = detect_pause.after_pause(DESKTOP, beside, Done())
-    later = replace(beside, frozen="guard", rate=0.0, shrink=0.0, unmanaged_lives=True)
+    later = replace(beside, paused="guard", rate=0.0, shrink=0.0, unmanaged_lives=True)
     assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none", "one of them may end"
     all_paused = replace(later, t=beside.t + 31, unmanaged_lives=False)
     turn = choose(DESKTOP, all_paused, done)
-    assert turn.kind == "thaw" and not turn.gave_up, "they may all wait for each other: it has its turn"
+    assert turn.kind == "resume" and not turn.gave_up, "they may all wait for each other: it has its turn"
     assert choose(DESKTOP, all_paused, replace(done, pauses=3)).gave_up, "and has had them"
     given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
-    assert given_up.kind == "thaw" and given_up.gave_up, "nobody has ended"
+    assert given_up.kind == "resume" and given_up.gave_up, "nobody has ended"
     grows_on = replace(beside, pauses=1)
     assert choose(DESKTOP, grows_on, Done(gave_up=True, pauses=1)).kind == "term", "while it can still save"
     for_a_run = detect_pause.after_pause(DESKTOP, replace(beside, running=1), Done())
@@ -120,13 +120,13 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     [replace(DESKTOP, protected=True), replace(DESKTOP, pause_max=0.0), replace(DESKTOP, watch_only=True)],
 )
 def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
-    assert choose(settings, LOADER, Done()).kind != "freeze"
+    assert choose(settings, LOADER, Done()).kind != "pause"
 
 
 def test_a_strangers_growth_pauses_a_job_that_grows_too() -> None:
     beside = loader(running=0, rate=30.0 * MIB, shrink=100.0 * MIB)
     action = choose(DESKTOP, beside, Done())
-    assert action.kind == "freeze" and "not this job's" in action.why and action.others_growth
+    assert action.kind == "pause" and "not this job's" in action.why and action.others_growth
 
 
 def test_with_disk_swap_a_stalling_machine_is_enough() -> None:
@@ -134,7 +134,7 @@ def test_with_disk_swap_a_stalling_machine_is_enough() -> None:
         available=900 * MIB, swap_free=8 * GIB, rate=0.0, shrink=0.0, sustained=0.0, can_push=True
     )
     assert choose(DESKTOP, swapping, Done()).kind == "none"
-    assert choose(DESKTOP, replace(swapping, stall=0.2), Done()).kind == "freeze"
+    assert choose(DESKTOP, replace(swapping, stall=0.2), Done()).kind == "pause"
 
 
 def test_its_own_limit_is_no_reason_to_pause() -> None:
@@ -152,7 +152,7 @@ def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
     assert detect_resume.headroom_is_back(back, state)
     assert choose(DESKTOP, back, replace(state, headroom_since=109.0)).kind == "none"
     action = choose(DESKTOP, back, replace(state, headroom_since=107.0))
-    assert action.kind == "thaw" and not action.gave_up
+    assert action.kind == "resume" and not action.gave_up
     assert not detect_resume.headroom_is_back(still(available=1290 * MIB), state)
 
 
@@ -166,7 +166,7 @@ def test_one_that_holds_all_it_needs_is_not_paused_and_resumes_first() -> None:
     settings = replace(DESKTOP, need=3 * GIB)
     done = loader(available=400 * MIB, use=3 * GIB + 20 * MIB)
     assert choose(settings, done, Done()).kind == "warn"
-    assert choose(settings, replace(done, use=4 * GIB), Done()).kind == "freeze", "more than was known"
+    assert choose(settings, replace(done, use=4 * GIB), Done()).kind == "pause", "more than was known"
     state = detect_pause.after_pause(settings, done, Done())
     assert detect_resume.headroom_is_back(still(available=300 * MIB), state)
 
@@ -185,7 +185,7 @@ def test_growth_that_has_just_ended_ends_nobody() -> None:
     """What was left of the rate was a rounding error; what lasted over seconds was 34 MiB/s."""
     settings = Settings(margin=243 * MIB, floor=243 * MIB, grace=30.0)
     grown = loader(available=136 * MIB, use=392 * MIB, rate=20.0 * MIB, sustained=34.0 * MIB, shrink=20.0 * MIB,
-                   running=0, pauses=1, freeze_turn=False)  # fmt: skip
+                   running=0, pauses=1, pause_turn=False)  # fmt: skip
     assert choose(settings, grown, Done(pauses=1)).kind == "term"
     assert choose(settings, replace(grown, rate=0.1 * MIB, shrink=0.1 * MIB), Done(pauses=1)).kind != "term"
 
@@ -198,14 +198,14 @@ def test_what_was_pushed_out_must_fit_back_in() -> None:
 
 def test_the_older_goes_on_first() -> None:
     ready = paused(headroom_since=100.0)
-    assert choose(DESKTOP, still(available=9 * GIB, thaw_turn=False), ready).kind == "none"
+    assert choose(DESKTOP, still(available=9 * GIB, resume_turn=False), ready).kind == "none"
 
 
 def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
     state = paused()
     late = still(t=state.paused_until, available=1100 * MIB)
     action = choose(DESKTOP, late, state)
-    assert action.kind == "thaw" and action.gave_up
+    assert action.kind == "resume" and action.gave_up
     after = detect_resume.after_resume(state, action.gave_up)
     assert choose(DESKTOP, LOADER, after).kind == "term", "no second pause in this shortage"
 
@@ -230,7 +230,7 @@ def test_deadlock_the_other_grows_on() -> None:
     assert choose(DESKTOP, replace(pressed, available=0), replace(first, paused_left=0)).kind == "kill"
     assert detect_resume.kept(DESKTOP, replace(pressed, t=100.5), paused(), None).paused_left is None
     assert choose(DESKTOP, replace(pressed, shrink=0.0), state).kind == "none", "nothing shrinks: no hurry"
-    breath = replace(pressed, running=0, waiting=1, unmanaged_wait=True, thaw_turn=False, drain=4.0 * MIB)
+    breath = replace(pressed, running=0, waiting=1, unmanaged_wait=True, resume_turn=False, drain=4.0 * MIB)
     assert choose(DESKTOP, breath, state).kind == "none", "a program that starts"
     assert choose(DESKTOP, replace(breath, drain=50.0 * MIB), state).kind == "term"
     assert choose(DESKTOP, replace(breath, available=120 * MIB), state).kind == "kill"
@@ -242,13 +242,13 @@ def test_deadlock_the_other_grows_on() -> None:
 @pytest.mark.parametrize("changes", [{"running": 0}, {"others_idle": True}])
 def test_deadlock_nobody_is_left_or_gets_anywhere(changes: dict[str, object]) -> None:
     action = choose(DESKTOP, still(available=1100 * MIB, **changes), paused())
-    assert action.kind == "thaw" and action.gave_up
+    assert action.kind == "resume" and action.gave_up
 
 
 def test_by_hand_is_left_to_the_hand() -> None:
-    for_ever = still(t=1e9, frozen="hand", available=20 * GIB)
+    for_ever = still(t=1e9, paused="hand", available=20 * GIB)
     assert choose(DESKTOP, for_ever, Done()) == Action("none")
-    ended = still(frozen="hand", available=300 * MIB, shrink=1.0 * MIB)
+    ended = still(paused="hand", available=300 * MIB, shrink=1.0 * MIB)
     assert choose(DESKTOP, ended, Done()).kind == "term", "but the machine is not lost for it"
 
 
@@ -267,12 +267,12 @@ moments = st.builds(
     sustained=st.floats(0, 8 * GIB),
     shrink=st.floats(-8 * GIB, 8 * GIB),
     my_turn=st.booleans(),
-    freeze_turn=st.booleans(),
-    thaw_turn=st.booleans(),
+    pause_turn=st.booleans(),
+    resume_turn=st.booleans(),
     running=st.integers(0, 3),
     waiting=st.integers(0, 3),
     others_idle=st.booleans(),
-    frozen=st.sampled_from(["", "guard", "hand"]),
+    paused=st.sampled_from(["", "guard", "hand"]),
     swap=st.integers(0, GIB),
     can_push=st.booleans(),
 )
@@ -280,21 +280,21 @@ moments = st.builds(
 
 @given(moments)
 def test_every_action_has_a_reason_and_a_state(moment: Facts) -> None:
-    state = paused() if moment.frozen == "guard" else Done()
+    state = paused() if moment.paused == "guard" else Done()
     action = choose(DESKTOP, moment, state)
-    assert action.kind in (*ladder.LADDER, "thaw")
+    assert action.kind in (*ladder.LADDER, "resume")
     assert bool(action.why) == (action.kind != "none")
-    if moment.frozen:
-        assert action.kind in ("none", "thaw", "term", "kill"), "a job that stands still hears nothing else"
-    if action.kind == "thaw":
-        assert moment.frozen == "guard"
+    if moment.paused:
+        assert action.kind in ("none", "resume", "term", "kill"), "a job that stands still hears nothing else"
+    if action.kind == "resume":
+        assert moment.paused == "guard"
 
 
 @given(moments)
 def test_nothing_dies_while_a_pause_could_help(moment: Facts) -> None:
-    running = replace(moment, frozen="")
+    running = replace(moment, paused="")
     if detect_pause.can_pause(DESKTOP, running, Done()):
-        assert choose(DESKTOP, running, Done()).kind in ("none", "warn", "freeze")
+        assert choose(DESKTOP, running, Done()).kind in ("none", "warn", "pause")
 
 
 @given(moments)
@@ -307,7 +307,7 @@ def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
 
 def test_one_that_will_fit_is_not_killed_either() -> None:
     """One look before it had all it needed, it was killed with half of the floor left."""
-    nearly = loader(available=400 * MIB, use=3 * GIB, freeze_turn=False)
+    nearly = loader(available=400 * MIB, use=3 * GIB, pause_turn=False)
     assert choose(DESKTOP, nearly, Done()).kind == "kill"
     assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"
 

@@ -40,7 +40,7 @@ def test_only_a_still_job_far_from_all_limits_is_glanced_at() -> None:
     assert poll_interval.glances(SETTINGS, ample, still()) is not None
     assert poll_interval.glances(SETTINGS, ample, still(None)) is not None, "the machine alone"
     assert poll_interval.glances(SETTINGS, ample, JobView("me", 1, limit_headroom=GIB)) is None, "it grows"
-    assert poll_interval.glances(SETTINGS, ample, still(frozen="guard")) is None
+    assert poll_interval.glances(SETTINGS, ample, still(paused="guard")) is None
     assert poll_interval.glances(SETTINGS, ample, still(GIB // 4 - 1)) is None, "each look counts there"
     assert poll_interval.glances(SETTINGS, view(still(), GIB), still()) is None, "the machine is short"
     for matters in ({"stall": 0.1}, {"searching": True}, {"unmanaged": (UnmanagedView((1, 1), "x", 1),)}):

@@ -101,8 +101,8 @@ def test_a_healthy_program_is_left_alone(name: str, above: int) -> None:
 def test_a_leak_is_asked_to_stop_before_the_kernel_ends_it(name: str, limit: float) -> None:
     series = recorded(name)
     done = replay(series, int(series.peak * limit))
-    assert "ask" in done, done
-    assert done["kernel"] - done["ask"] >= 2.0, "enough for a step and the decision to save"
+    assert "request" in done, done
+    assert done["kernel"] - done["request"] >= 2.0, "enough for a step and the decision to save"
 
 
 def training(rate: float, seconds: int, start: int = 300, breath: int = 32, quiet: int = 0) -> Recorded:
@@ -127,8 +127,8 @@ def training(rate: float, seconds: int, start: int = 300, breath: int = 32, quie
 def test_a_leak_in_training_is_asked_in_time(rate: float, start: int, quiet: int, least: float) -> None:
     seconds = quiet + int((600 - start) / rate) + 5
     done = replay(training(rate, seconds, start, quiet=quiet), 600 * MIB)
-    assert done["kernel"] - done["ask"] >= least, done
-    assert done["ask"] <= done.get("term", done["kernel"]), "asked first"
+    assert done["kernel"] - done["request"] >= least, done
+    assert done["request"] <= done.get("term", done["kernel"]), "asked first"
 
 
 @pytest.mark.parametrize("begins", [0.0, 0.3, 0.6])
@@ -138,13 +138,13 @@ def test_a_limit_that_is_full_in_twenty_seconds_is_warned_of_before_the_request(
     rows = [(begins + tenth / 10, tenth / 10) for tenth in range(230)]
     held = [(t, int((18 * since if since < 5 else 94 + 6.5 * (since - 5)) * MIB)) for t, since in rows]
     done = replay(Recorded(held, []), 200 * MIB)
-    assert done["warn"] + 3.0 < done["ask"] < done["kernel"], done
+    assert done["warn"] + 3.0 < done["request"] < done["kernel"], done
 
 
 def test_a_leak_beyond_what_the_command_usually_holds_is_asked_sooner() -> None:
     series = training(5.0, 64)
     unknown, known = replay(series, 600 * MIB), replay(series, 600 * MIB, usual_peak=350 * MIB)
-    assert known["kernel"] - known["ask"] >= 25.0 > unknown["kernel"] - unknown["ask"]
+    assert known["kernel"] - known["request"] >= 25.0 > unknown["kernel"] - unknown["request"]
 
 
 def test_growth_within_what_the_command_usually_holds_is_expected() -> None:
@@ -172,4 +172,4 @@ def test_a_drip_over_an_hour_is_saved_long_before() -> None:
     """15 MiB a minute from 1 GiB on, under 2 GiB: the checkpoint comes minutes before the request to stop."""
     done = replay(training(0.25, 4200, 1000), 2 * GIB)
     assert done["kernel"] - done["save"] > 180, done
-    assert 25 < done["kernel"] - done["ask"] < 60, done
+    assert 25 < done["kernel"] - done["request"] < 60, done

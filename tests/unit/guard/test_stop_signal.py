@@ -68,8 +68,8 @@ def test_nobody_answers_and_nobody_is_ended(start: Started, tmp_path: Path, code
     popen, job = start(code)
     attempt, told, tasks = Attempt(tmp_path), list[str](), TaskThread()
     actions = Actions(job, attempt, tasks, [tmp_path / "stop"], signal.SIGUSR1, tell=told.append)
-    actions.take("ask", "it grows", {"use": 5})
-    actions.take("ask", "it grows again")
+    actions.take("request", "it grows", {"use": 5})
+    actions.take("request", "it grows again")
     tasks.close()
     assert popen.poll() is None and (tmp_path / "stop").exists(), "the other means are used all the same"
     assert told == [

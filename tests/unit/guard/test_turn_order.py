@@ -40,7 +40,7 @@ def test_the_protected_come_last() -> None:
     assert ask(young, run(1, protected=True)).to_end, "of two protected runs, the newest"
 
 
-def test_without_swap_the_newest_that_grows_is_frozen() -> None:
+def test_without_swap_the_newest_that_grows_is_paused() -> None:
     """A pause stops growth: pausing the one that sits still would free nothing."""
     old, still = run(1, rate=80), run(2)
     assert ask(old, still, shrink=80).to_pause and not ask(still, old, shrink=80).to_pause
@@ -48,23 +48,23 @@ def test_without_swap_the_newest_that_grows_is_frozen() -> None:
     assert ask(both, old, still, shrink=120).to_pause and not ask(old, both, still, shrink=120).to_pause
 
 
-def test_one_that_reserved_nothing_is_frozen_before_one_that_did() -> None:
+def test_one_that_reserved_nothing_is_paused_before_one_that_did() -> None:
     old, young = run(1, rate=50), run(2, rate=50, reserved=True)
     assert ask(old, young, shrink=100).to_pause and not ask(young, old, shrink=100).to_pause
 
 
-def test_with_swap_the_newest_is_frozen() -> None:
+def test_with_swap_the_newest_is_paused() -> None:
     old, still = run(1, rate=80), run(2)
     assert ask(still, old, shrink=80, can_push=True).to_pause
     assert not ask(old, still, shrink=80, can_push=True).to_pause
 
 
-def test_frozen_runs_are_not_frozen_again_and_thaw_oldest_first() -> None:
-    old, middle, new = run(1), run(2, frozen="guard"), run(3, frozen="guard")
+def test_paused_runs_are_not_paused_again_and_resume_oldest_first() -> None:
+    old, middle, new = run(1), run(2, paused="guard"), run(3, paused="guard")
     seen = ask(new, old, middle)
     assert not seen.to_pause and not seen.to_resume and (seen.running, seen.waiting) == (1, 1)
     assert ask(middle, old, new).to_resume
-    assert ask(new, old, run(2, frozen="hand")).to_resume, "a run that the user froze is not waited for"
+    assert ask(new, old, run(2, paused="hand")).to_resume, "a run that the user froze is not waited for"
 
 
 ages = st.lists(st.integers(1, 9), min_size=1, max_size=6, unique=True)
@@ -78,7 +78,7 @@ def test_at_most_one_is_chosen(numbers: list[int], data: st.DataObject, shrink: 
             age,
             use=data.draw(st.integers(0, 900)),
             rate=data.draw(st.integers(-50, 300)),
-            frozen=data.draw(st.sampled_from(["", "guard", "hand"])),
+            paused=data.draw(st.sampled_from(["", "guard", "hand"])),
             protected=data.draw(st.booleans()),
         )
         for age in numbers
@@ -90,12 +90,12 @@ def test_at_most_one_is_chosen(numbers: list[int], data: st.DataObject, shrink: 
     assert sum(one.to_pause for one in seen.values()) <= 1
     worthy = [me for me in everybody if me.use >= WORTH]
     assert sum(seen[me.name].to_end for me in worthy) <= 1
-    waiting = [me for me in everybody if me.frozen == "guard"]
+    waiting = [me for me in everybody if me.paused == "guard"]
     assert sum(seen[me.name].to_resume for me in waiting) == (1 if waiting else 0), (
         "somebody may always go on"
     )
     for me in everybody:
-        assert not (seen[me.name].to_pause and (me.protected or me.frozen))
+        assert not (seen[me.name].to_pause and (me.protected or me.paused))
 
 
 # --- the policy over N jobs ---------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def kinds(view: View, state: dict[str, JobState] | None = None, **settings: Sett
 
 def test_one_guard_over_three_jobs_pauses_the_newest_that_grows_and_nobody_else() -> None:
     training, sitting, loader = run(1, 5000), run(2, 800), run(3, 2000, rate=90)
-    assert kinds(machine(training, sitting, loader)) == {"r1": "warn", "r2": "warn", "r3": "freeze"}
+    assert kinds(machine(training, sitting, loader)) == {"r1": "warn", "r2": "warn", "r3": "pause"}
 
 
 def test_each_job_has_its_own_limit() -> None:
@@ -135,7 +135,7 @@ jobs = st.lists(
         st.integers(1, 9),
         st.integers(0, 9000),
         st.integers(-50, 500),
-        frozen=st.sampled_from(["", "", "hand"]),
+        paused=st.sampled_from(["", "", "hand"]),
         protected=st.booleans(),
         reserved=st.booleans(),
         sustained=st.floats(0, 5e8),
@@ -162,10 +162,10 @@ def test_one_guard_over_all_jobs_decides_as_one_guard_each(
     assert together == alone
     # Whether a pause can push a job out to swap is known of each job to its own guard only, and decides whose turn it is: one
     # of those that can and one of those that cannot may both see theirs. The latch lets one of them act at a time.
-    assert sum(action.kind == "freeze" for action in together) <= len({job.can_push for job in everybody})
+    assert sum(action.kind == "pause" for action in together) <= len({job.can_push for job in everybody})
 
 
 def test_what_the_others_that_run_take() -> None:
     told = run(2, rate=30, reserved=True, pending=100 * MIB)
-    seen = ask(run(1), told, run(3, rate=20), run(4, rate=50, frozen="guard"))
+    seen = ask(run(1), told, run(3, rate=20), run(4, rate=50, paused="guard"))
     assert (seen.rate, seen.pending) == (50 * MIB, 100 * MIB)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from oomproof.guard import unmanaged_guard
-from oomproof.guard.detect_unmanaged import PAUSE
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.unmanaged_guard import Choice, UnmanagedGuard
 from oomproof.guard.view import Action, Done, Settings, UnmanagedView
+from oomproof.leaf.action_kinds import PAUSE_UNMANAGED
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.jobs import Job
 from oomproof.units import GIB, MIB
@@ -16,7 +16,7 @@ from oomproof.units import GIB, MIB
 SETTINGS = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
 KEY = (812, 4711)
 JOB = Job(*KEY, 1000, ("python", "load.py"), (812,), 8 * GIB, 0, 0, True)
-DUE = Action(PAUSE, unmanaged=UnmanagedView(KEY, "python load.py", 8 * GIB, 200.0 * MIB))
+DUE = Action(PAUSE_UNMANAGED, unmanaged=UnmanagedView(KEY, "python load.py", 8 * GIB, 200.0 * MIB))
 
 
 def guard(choice: Choice = unmanaged_guard.ANY_OF_MINE) -> UnmanagedGuard:

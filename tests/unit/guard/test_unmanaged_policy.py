@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard import detect_unmanaged, guard_policy
-from oomproof.guard.detect_unmanaged import KILL, PAUSE, RESUME, TERM
 from oomproof.guard.view import Done, JobState, JobView, Settings, UnmanagedView, View
+from oomproof.leaf.action_kinds import (
+    KILL_UNMANAGED,
+    PAUSE_UNMANAGED,
+    RESUME_UNMANAGED,
+    TERM_UNMANAGED,
+)
 from oomproof.units import GIB, MIB
 
 DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
@@ -45,10 +50,10 @@ def ours(view: View, pauses: detect_unmanaged.Pauses, before: View | None = None
 
 def test_it_is_paused_and_the_training_is_not_touched() -> None:
     (action,), state = detect_unmanaged.decide(DESKTOP, SHORT, {})
-    assert action.kind == PAUSE and action.unmanaged == LOADER
+    assert action.kind == PAUSE_UNMANAGED and action.unmanaged == LOADER
     assert action.why == "1.0 GiB of RAM available; it held 8.0 GiB and grew by 200 MiB/s"
     assert ours(SHORT, state) == []
-    assert ours(replace(SHORT, unmanaged=()), {}) == ["ask"], "as before, where nobody else can be paused"
+    assert ours(replace(SHORT, unmanaged=()), {}) == ["request"], "as before, where nobody else can be paused"
 
 
 @pytest.mark.parametrize("available", [800 * MIB, 400 * MIB, 200 * MIB])
@@ -64,14 +69,14 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     breath = replace(later, available=400 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB)
     assert ours(breath, state) == []
     lasts = replace(breath, t=later.t + 6, shrink=100.0 * MIB, drain=100.0 * MIB)
-    assert ours(lasts, state, later) == ["ask"], "whoever grows may be paused in a moment"
+    assert ours(lasts, state, later) == ["request"], "whoever grows may be paused in a moment"
     assert ours(replace(lasts, available=200 * MIB), state, later) == ["term"]
 
 
 def test_what_the_paused_job_took_before_its_pause_is_no_growth_to_come() -> None:
     """Seen in the virtual machine: three jobs paused, 4 MiB/s of breath for three seconds, and the paused run got SIGTERM."""
     later, state = paused()
-    mine = replace(TRAINING, frozen="guard")
+    mine = replace(TRAINING, paused="guard")
     before = replace(later, t=later.t - 20, available=GIB, jobs=(mine,), unmanaged=())
     breath = replace(later, available=200 * MIB, shrink=20.0 * MIB, drain=100.0 * MIB, jobs=(mine,))
     after = replace(breath, t=later.t + 6)
@@ -89,8 +94,8 @@ def test_with_it_paused_a_breath_of_its_own_does_not_end_our_job() -> None:
     assert ours(replace(breath, unmanaged=()), {}) == ["term"], "as before, where nobody is paused"
     grows = replace(breathes, rate=60.0 * MIB)
     lasts = replace(breath, shrink=60.0 * MIB, drain=60.0 * MIB, jobs=(grows,))
-    assert ours(lasts, state) == ["freeze"], "the one that is paused may go on instead"
-    assert ours(replace(lasts, available=150 * MIB), state) == ["freeze"]
+    assert ours(lasts, state) == ["pause"], "the one that is paused may go on instead"
+    assert ours(replace(lasts, available=150 * MIB), state) == ["pause"]
 
 
 def test_with_it_paused_and_nothing_left_the_ladder_goes_on() -> None:
@@ -135,8 +140,8 @@ def test_it_resumes_when_there_is_headroom_and_our_own_go_first() -> None:
     actions, state = detect_unmanaged.decide(DESKTOP, there, state)
     assert actions == []
     after = replace(there, t=there.t + 3)
-    assert kinds(DESKTOP, after, state) == [RESUME]
-    waiting = replace(after, others=(JobView("0-older", use=GIB, frozen="guard"),))
+    assert kinds(DESKTOP, after, state) == [RESUME_UNMANAGED]
+    waiting = replace(after, others=(JobView("0-older", use=GIB, paused="guard"),))
     assert kinds(DESKTOP, waiting, state) == []
 
 
@@ -147,7 +152,7 @@ def test_after_half_a_minute_less_headroom_is_enough() -> None:
         (20, 1400 * MIB, []),
         (32, 1200 * MIB, []),
         (33, 1400 * MIB, []),
-        (36, 1400 * MIB, [RESUME]),
+        (36, 1400 * MIB, [RESUME_UNMANAGED]),
     ):
         now = replace(later, t=SHORT.t + seconds, available=available)
         actions, state = detect_unmanaged.decide(DESKTOP, now, state)
@@ -168,23 +173,23 @@ def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
     assert kinds(DESKTOP, replace(then, available=120 * MIB), state) == [], "too little for a try"
     assert kinds(DESKTOP, replace(then, stall=0.2), state) == []
     (action,), state = detect_unmanaged.decide(DESKTOP, then, state)
-    assert (action.kind, action.unmanaged, action.gave_up) == (RESUME, older, False)
+    assert (action.kind, action.unmanaged, action.gave_up) == (RESUME_UNMANAGED, older, False)
     state = detect_unmanaged.carried_out(DESKTOP, action, state)
 
     runs = replace(older, paused="", use=0)
     later = replace(full, t=1900.0, unmanaged=(newer, runs))
     actions, state = detect_unmanaged.decide(DESKTOP, later, state)
     assert actions == [], "the one that runs may end, and free what it holds"
-    assert kinds(DESKTOP, replace(later, unmanaged=(newer,)), state) == [RESUME], (
+    assert kinds(DESKTOP, replace(later, unmanaged=(newer,)), state) == [RESUME_UNMANAGED], (
         "it has ended and freed little"
     )
 
     grows = replace(LOADER, key=older.key)
     again = replace(later, t=1901.0, available=300 * MIB, shrink=200.0 * MIB, unmanaged=(newer, grows))
     (action,), state = detect_unmanaged.decide(DESKTOP, again, state)
-    assert (action.kind, action.unmanaged) == (PAUSE, grows), "it was not all it needs"
+    assert (action.kind, action.unmanaged) == (PAUSE_UNMANAGED, grows), "it was not all it needs"
     state = detect_unmanaged.carried_out(DESKTOP, action, state)
-    for seconds, expected in ((1, []), (6, []), (10, []), (12, [RESUME])):
+    for seconds, expected in ((1, []), (6, []), (10, []), (12, [RESUME_UNMANAGED])):
         actions, state = detect_unmanaged.decide(DESKTOP, replace(full, t=1901.0 + seconds), state)
         assert [action.kind for action in actions] == expected, seconds
 
@@ -195,8 +200,8 @@ def test_jobs_that_can_never_go_on_are_not_kept_for_an_hour() -> None:
     done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
     view = replace(SHORT, t=1300.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
     (action,) = detect_unmanaged.decide(DESKTOP, view, {KEY: done})[0]
-    assert action.kind == RESUME and action.gave_up and "the kernel ends one" in action.why
-    with_a_run = replace(view, others=(replace(TRAINING, frozen="guard"),))
+    assert action.kind == RESUME_UNMANAGED and action.gave_up and "the kernel ends one" in action.why
+    with_a_run = replace(view, others=(replace(TRAINING, paused="guard"),))
     assert kinds(DESKTOP, with_a_run, {KEY: done}) == [], "a run of ours would be ended for it"
 
 
@@ -205,9 +210,12 @@ def test_several_that_grow_are_paused_at_once_and_the_oldest_goes_on() -> None:
     newest = replace(newer, key=(813, 5000))
     view = replace(SHORT, jobs=(), available=DESKTOP.floor, unmanaged=(older, newest, newer))
     actions, _ = detect_unmanaged.decide(DESKTOP, view, {})
-    assert [(action.kind, action.unmanaged) for action in actions] == [(PAUSE, newest), (PAUSE, newer)]
+    assert [(action.kind, action.unmanaged) for action in actions] == [
+        (PAUSE_UNMANAGED, newest),
+        (PAUSE_UNMANAGED, newer),
+    ]
     low = replace(view, available=DESKTOP.floor // 2)
-    assert kinds(DESKTOP, low, {}) == [PAUSE, PAUSE, PAUSE]
+    assert kinds(DESKTOP, low, {}) == [PAUSE_UNMANAGED, PAUSE_UNMANAGED, PAUSE_UNMANAGED]
 
 
 def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
@@ -219,9 +227,9 @@ def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> N
     state = {older.key: waits, newer.key: waits}
     there = replace(SHORT, available=6 * GIB, shrink=0.0, unmanaged=(newer, older))
     actions, state = detect_unmanaged.decide(DESKTOP, there, state)
-    assert [(action.kind, action.unmanaged) for action in actions] == [(RESUME, older)]
+    assert [(action.kind, action.unmanaged) for action in actions] == [(RESUME_UNMANAGED, older)]
     state = detect_unmanaged.carried_out(DESKTOP, actions[0], state)
-    for seconds, expected in ((1.0, []), (4.9, []), (5.0, [RESUME])):
+    for seconds, expected in ((1.0, []), (4.9, []), (5.0, [RESUME_UNMANAGED])):
         now = replace(there, t=there.t + seconds, unmanaged=(newer, replace(older, paused="")))
         actions, state = detect_unmanaged.decide(DESKTOP, now, state)
         assert [action.kind for action in actions] == expected, seconds
@@ -231,7 +239,7 @@ def test_after_an_hour_it_resumes_and_is_left_alone() -> None:
     later, state = paused()
     late = replace(later, t=later.t + 3600)
     (action,), state = detect_unmanaged.decide(DESKTOP, late, state)
-    assert action.kind == RESUME and action.gave_up
+    assert action.kind == RESUME_UNMANAGED and action.gave_up
     state = detect_unmanaged.carried_out(DESKTOP, action, state)
     grows = replace(SHORT, t=late.t + 1)
     assert kinds(DESKTOP, grows, state) == []
@@ -254,7 +262,7 @@ def test_resumed_by_hand_it_is_left_alone() -> None:
 def test_one_that_waits_for_the_paused_job_ends_the_pause() -> None:
     later, state = paused()
     (action,) = detect_unmanaged.decide(DESKTOP, replace(later, others_idle=True), state)[0]
-    assert action.kind == RESUME and action.gave_up
+    assert action.kind == RESUME_UNMANAGED and action.gave_up
 
 
 def test_it_is_ended_only_where_that_is_allowed() -> None:
@@ -263,11 +271,11 @@ def test_it_is_ended_only_where_that_is_allowed() -> None:
     assert kinds(DESKTOP, full, gave_up) == []
     may = replace(DESKTOP, may_end_unmanaged=True)
     (action,), state = detect_unmanaged.decide(may, full, gave_up)
-    assert action.kind == TERM
+    assert action.kind == TERM_UNMANAGED
     state = detect_unmanaged.carried_out(may, action, state)
     assert kinds(may, replace(full, t=full.t + 1), state) == [], "it has its grace"
-    assert kinds(may, replace(full, t=full.t + 31), state) == [KILL]
-    assert kinds(may, replace(full, available=200 * MIB), gave_up) == [KILL]
+    assert kinds(may, replace(full, t=full.t + 31), state) == [KILL_UNMANAGED]
+    assert kinds(may, replace(full, available=200 * MIB), gave_up) == [KILL_UNMANAGED]
     tied = replace(full, unmanaged=(replace(LOADER, tie="it serves TCP port 5432"),))
     assert kinds(may, tied, gave_up) == []
 
@@ -289,8 +297,8 @@ def test_whatever_comes(
     view = View(1000.0, available, swap, 0.0, shrink, shrink, (TRAINING,), unmanaged=(job,))
     actions, state = detect_unmanaged.decide(DESKTOP, view, {KEY: known})
     for action in actions:
-        assert action.kind in (PAUSE, RESUME), "without leave nobody is ended"
-        if action.kind == PAUSE:
+        assert action.kind in (PAUSE_UNMANAGED, RESUME_UNMANAGED), "without leave nobody is ended"
+        if action.kind == PAUSE_UNMANAGED:
             assert not tie and not mark and not known.gave_up
         assert isinstance(detect_unmanaged.carried_out(DESKTOP, action, state)[KEY], Done)
     assert set(state) == {KEY}
@@ -308,7 +316,7 @@ def of_all_users(*runs: JobView, available: int = 20 * GIB) -> tuple[View, dict[
 
 
 def resumed_after(view: View, state: dict[tuple[int, int], Done], seconds: float) -> bool:
-    return kinds(DESKTOP, replace(view, t=view.t + seconds), state) == [RESUME]
+    return kinds(DESKTOP, replace(view, t=view.t + seconds), state) == [RESUME_UNMANAGED]
 
 
 def test_nobody_else_waits_and_it_resumes() -> None:
@@ -316,13 +324,13 @@ def test_nobody_else_waits_and_it_resumes() -> None:
 
 
 def test_its_own_users_paused_runs_come_first_however_long() -> None:
-    mine = JobView("1-mine", GIB, frozen="guard", uid=1000)
+    mine = JobView("1-mine", GIB, paused="guard", uid=1000)
     assert not resumed_after(*of_all_users(mine), 3.0) and not resumed_after(*of_all_users(mine), 600.0)
 
 
 def test_another_users_paused_run_comes_first_for_a_minute_and_no_longer() -> None:
     """It may be a claim of somebody who wants everybody else to wait."""
-    theirs = JobView("1-theirs", GIB, frozen="guard", uid=1001)
+    theirs = JobView("1-theirs", GIB, paused="guard", uid=1001)
     assert not resumed_after(*of_all_users(theirs), 3.0) and resumed_after(*of_all_users(theirs), 61.0)
 
 
@@ -332,7 +340,7 @@ def test_only_its_own_users_idle_runs_are_a_deadlock() -> None:
     view, state = of_all_users(*runs, available=GIB)
     assert kinds(DESKTOP, replace(view, others_idle=True, idle_users=frozenset({1001})), state) == []
     (action,) = detect_unmanaged.decide(DESKTOP, replace(view, idle_users=frozenset({1000})), state)[0]
-    assert action.kind == RESUME and action.gave_up and "they may be waiting for it" in action.why
+    assert action.kind == RESUME_UNMANAGED and action.gave_up and "they may be waiting for it" in action.why
 
 
 def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
@@ -343,20 +351,20 @@ def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
     actions, state = detect_unmanaged.decide(DESKTOP, alone, state)
     assert actions == [], "another unmanaged job may hold what it needs"
     (action,) = detect_unmanaged.decide(DESKTOP, replace(alone, t=alone.t + 60), state)[0]
-    assert action.kind == RESUME and "nobody is left" in action.why and not action.gave_up, (
+    assert action.kind == RESUME_UNMANAGED and "nobody is left" in action.why and not action.gave_up, (
         "it may be paused again"
     )
 
 
 def test_a_run_that_is_paused_too_and_waits_for_the_same_memory_does_not_keep_it_waiting() -> None:
-    mine = JobView("1-mine", GIB, frozen="guard")
+    mine = JobView("1-mine", GIB, paused="guard")
     view = replace(SHORT, jobs=(), others=(mine,), unmanaged=(LOADER,))
     later, state = paused(view)
     later = replace(later, available=DESKTOP.floor, shrink=0.0)
     actions, state = detect_unmanaged.decide(DESKTOP, later, state)
     assert actions == []
-    assert kinds(DESKTOP, replace(later, t=later.t + 60), state) == [RESUME]
-    runs = replace(later, t=later.t + 60, others=(replace(mine, frozen=""),))
+    assert kinds(DESKTOP, replace(later, t=later.t + 60), state) == [RESUME_UNMANAGED]
+    runs = replace(later, t=later.t + 60, others=(replace(mine, paused=""),))
     assert kinds(DESKTOP, runs, state) == [], "it may free some"
 
 
@@ -367,10 +375,10 @@ def test_the_only_one_that_runs_while_all_wait_for_it_may_take_a_part_of_the_flo
         replace(alone, available=size, swap_free=0) for size in (DESKTOP.floor // 2, DESKTOP.floor // 4)
     )
     before = {LOADER.key: Done(pauses=1)}
-    assert kinds(DESKTOP, low, {}) == [PAUSE], "one that was never paused is, at the floor"
-    assert kinds(DESKTOP, low, before) == [] and kinds(DESKTOP, lowest, before) == [PAUSE]
+    assert kinds(DESKTOP, low, {}) == [PAUSE_UNMANAGED], "one that was never paused is, at the floor"
+    assert kinds(DESKTOP, low, before) == [] and kinds(DESKTOP, lowest, before) == [PAUSE_UNMANAGED]
     runs = replace(low, others=(JobView("1-mine", GIB),))
-    assert kinds(DESKTOP, runs, before) == [PAUSE]
+    assert kinds(DESKTOP, runs, before) == [PAUSE_UNMANAGED]
 
 
 def test_one_that_is_paused_without_any_run_is_not_given_up_after_two_minutes() -> None:
@@ -384,7 +392,7 @@ def test_one_that_is_paused_without_any_run_is_not_given_up_after_two_minutes() 
 def test_one_that_has_just_begun_is_paused_for_what_it_will_hold() -> None:
     """Found with little in hand it was passed over, and the run beside it was ended before the next look."""
     young = replace(LOADER, use=10 * MIB)
-    assert kinds(DESKTOP, replace(SHORT, unmanaged=(young,)), {}) == [PAUSE]
+    assert kinds(DESKTOP, replace(SHORT, unmanaged=(young,)), {}) == [PAUSE_UNMANAGED]
 
 
 def test_one_that_does_not_grow_is_never_paused_but_may_be_waited_for() -> None:
@@ -394,7 +402,7 @@ def test_one_that_does_not_grow_is_never_paused_but_may_be_waited_for() -> None:
     view = replace(SHORT, available=600 * MIB, jobs=(grows,), unmanaged=())
     assert ours(view, {}) == ["term"]
     assert ours(replace(view, unmanaged=(holder,)), {}) == []
-    assert ours(replace(view, available=500 * MIB, unmanaged=(holder,)), {}) == ["freeze"]
+    assert ours(replace(view, available=500 * MIB, unmanaged=(holder,)), {}) == ["pause"]
     stalled = replace(SHORT, shrink=-1.0, stall=0.5, unmanaged=(holder,))
     assert kinds(DESKTOP, stalled, {}) == []
 
@@ -413,14 +421,14 @@ def test_what_runs_of_ours_take_is_not_looked_for_among_the_others() -> None:
     """A run that should have been paused for another's growth was spared until a third of the floor was gone."""
     mine, other = replace(TRAINING, rate=60.0 * MIB), JobView("0-older", use=GIB, rate=100.0 * MIB)
     view = replace(SHORT, shrink=160.0 * MIB, jobs=(mine,), others=(other,), unmanaged=(), searching=True)
-    assert ours(view, {}) == ["freeze"]
+    assert ours(view, {}) == ["pause"]
 
 
 def test_a_run_is_paused_for_what_runs_take_also_where_somebody_else_could_be() -> None:
     """Two runs that grew waited for the pause of a third job, until one of them got SIGTERM."""
     mine, other = replace(TRAINING, rate=60.0 * MIB), JobView("0-older", use=GIB, rate=100.0 * MIB)
     view = replace(SHORT, shrink=160.0 * MIB, jobs=(mine,), others=(other,))
-    assert ours(view, {}) == ["freeze"]
+    assert ours(view, {}) == ["pause"]
     assert ours(replace(view, shrink=400.0 * MIB), {}) == []
 
 
@@ -440,19 +448,19 @@ def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() ->
     view = replace(SHORT, t=1020.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
     assert kinds(DESKTOP, view, {KEY: done}) == []
     (action,), _ = detect_unmanaged.decide(DESKTOP, replace(view, t=1031.0), {KEY: done})
-    assert action.kind == RESUME and action.gave_up
+    assert action.kind == RESUME_UNMANAGED and action.gave_up
 
 
 def test_a_paused_run_that_holds_next_to_nothing_keeps_nobody_stuck() -> None:
     """In the simulation two jobs started by hand and a run of 14 MiB were all still paused after fifteen minutes."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
     done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
-    waits = JobView("2-new", use=14 * MIB, frozen="guard")
+    waits = JobView("2-new", use=14 * MIB, paused="guard")
     view = replace(
         SHORT, t=1081.0, available=100 * MIB, shrink=0.0, jobs=(), others=(waits,), unmanaged=(stuck,)
     )
     (action,), _ = detect_unmanaged.decide(DESKTOP, view, {KEY: done})
-    assert action.kind == RESUME and action.gave_up
+    assert action.kind == RESUME_UNMANAGED and action.gave_up
     holds = replace(view, others=(replace(waits, use=GIB),))
     assert kinds(DESKTOP, holds, {KEY: done}) == [], "its end would help: it is ended in time"
 
@@ -463,6 +471,8 @@ def test_one_that_is_paused_alone_has_its_turn_later_than_one_of_several() -> No
     done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0)
     alone = replace(SHORT, t=1010.0, available=300 * MIB, shrink=0.0, jobs=(), unmanaged=(waits,))
     assert kinds(DESKTOP, alone, {KEY: done}) == []
-    assert kinds(DESKTOP, replace(alone, t=1016.0), {KEY: done}) == [RESUME]
+    assert kinds(DESKTOP, replace(alone, t=1016.0), {KEY: done}) == [RESUME_UNMANAGED]
     newer = replace(waits, key=(900, 5000))
-    assert kinds(DESKTOP, replace(alone, unmanaged=(waits, newer)), {KEY: done, newer.key: done}) == [RESUME]
+    assert kinds(DESKTOP, replace(alone, unmanaged=(waits, newer)), {KEY: done, newer.key: done}) == [
+        RESUME_UNMANAGED
+    ]

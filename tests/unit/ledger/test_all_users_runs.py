@@ -51,7 +51,7 @@ def live(folder: Path) -> Iterator[LiveRun]:
 
 def test_a_run_is_read_as_it_was_written(places: list[Place], live: LiveRun) -> None:
     (run,) = read_all(51.0, places)
-    assert (run.name, run.uid, run.use, run.rate, run.frozen) == (
+    assert (run.name, run.uid, run.use, run.rate, run.paused) == (
         live.name,
         ME,
         700 << 20,

@@ -136,7 +136,7 @@ def test_a_front_killed_before_it_wrote_down_the_keeper(
     boot = processes.boot_id()
     assert not is_live(half, boot)
     one = {"pid": sleeper.pid, "start": processes.start_time(sleeper.pid)}
-    write_json(tmp_path / "1" / "started.json", {"keeper": one, "job": one, "rung": {}})
+    write_json(tmp_path / "1" / "started.json", {"keeper": one, "job": one, "backend": {}})
     assert is_live(half, boot)
     assert not is_live(replace(half, state=WAITING), boot)
 

@@ -40,7 +40,7 @@ def test_latch_lets_one_act_at_a_time(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_does_not_wait_for_itself(tmp_path: Path) -> None:
     """Its own thaw, and it fills the machine at once: it must be ended now, not in a second."""
     mine = live_runs.LiveRun("mine", 1.0, tmp_path)
-    assert mine.take_latch(100.0, 5.0, thaw=True)
+    assert mine.take_latch(100.0, 5.0, resume=True)
     script = (
         "from pathlib import Path; from oomproof.ledger.live_runs import LiveRun\n"
         f"print(LiveRun('other', 2.0, Path({str(tmp_path)!r})).take_latch(100.1))"

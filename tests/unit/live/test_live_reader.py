@@ -166,7 +166,7 @@ def test_a_silent_guard_is_not_believed(live: LiveFolder) -> None:
 def test_a_pause_says_by_whom_and_until_when(live: LiveFolder) -> None:
     claim = claim_of(live, GIB)
     live.write(
-        live.attempt / "frozen.json",
+        live.attempt / "paused.json",
         {"by": "guard", "why": "full in 9 s", "since": 1.0, "until": 2e9, "id": "x"},
     )
     job = only(look())

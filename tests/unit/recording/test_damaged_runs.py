@@ -105,7 +105,9 @@ WRONG_FILES: dict[str, Any] = {
     "run.json, wrong values": json.dumps(
         {"argv": 5, "created": "x", "code": 7, "settings": [], "env": "x"}
     ).encode(),
-    "1/started.json, wrong values": json.dumps({"wall": "x", "boottime": [], "rung": 5, "job": 7}).encode(),
+    "1/started.json, wrong values": json.dumps(
+        {"wall": "x", "boottime": [], "backend": 5, "job": 7}
+    ).encode(),
     "1/exit.json, wrong values": json.dumps({"wall": "x", "code": [], "boottime": {}}).encode(),
     "1/exit.json, emptied": b"",
     "1/verdict.json, wrong values": json.dumps({"verdict": {"cause": 5, "victim": "x"}}).encode(),

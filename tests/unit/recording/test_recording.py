@@ -25,7 +25,7 @@ def written(path: Path, rows: int = 5) -> Path:
     for t in range(rows):
         writer.put("host", (float(t), 32 << 30, (20 - t) << 30, None, 0, 0, 0, 0))
         writer.put("job", (float(t), t << 20, t << 10, 0, 0, 0, None, 1, None, None))
-    writer.event(9.0, "ask", "why", scope="limit")
+    writer.event(9.0, "request", "why", scope="limit")
     writer.close()
     assert writer.trouble is None and writer.dropped == 0
     return path
@@ -37,7 +37,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert (peaks.use, peaks.anon, peaks.lowest_available) == ((4 << 20) + (4 << 10), 4 << 20, 16 << 30)
     assert recording.last_sample_time() == 4.0
     assert recording.wall_offset == 1000.0
-    assert recording.rows("SELECT kind, text FROM event") == [("ask", "why")]
+    assert recording.rows("SELECT kind, text FROM event") == [("request", "why")]
 
 
 def test_figures_are_read_once_of_a_file_that_does_not_change(

@@ -23,7 +23,7 @@ class Withdrawn:
         self.attempt, self.said = attempt, [""]
         task_thread = TaskThread()
         actions = Actions(cast(Job, _NoJob()), attempt, task_thread, [attempt / "stop"], stop_signal)
-        actions.take("ask", "it grows")
+        actions.take("request", "it grows")
         actions.withdraw("it no longer grows", lambda kind, why: self.said.append(f"{kind}: {why}"))
         task_thread.close()
 
@@ -44,7 +44,7 @@ def test_an_action_is_recorded_with_what_it_was_for(tmp_path: Path) -> None:
     assert lines == [("limit", False), ("machine", True)]
 
 
-@pytest.mark.parametrize("kind", ["ask", "term", "kill", "freeze"])
+@pytest.mark.parametrize("kind", ["request", "term", "kill", "pause"])
 def test_what_a_person_does_stands_in_the_record_before_it_is_done(tmp_path: Path, kind: str) -> None:
     """The run's own guard judges the moment the job has ended: `oomproof stop` was then told as somebody else's SIGTERM."""
     attempt, task_thread = Attempt(tmp_path), TaskThread()
@@ -54,7 +54,7 @@ def test_what_a_person_does_stands_in_the_record_before_it_is_done(tmp_path: Pat
         def signal_leader(self, number: int) -> bool:
             return recorded.append([str(line["action"]) for line in attempt.actions()]) is None
 
-        kill = freeze = thaw = lambda self: self.signal_leader(0)
+        kill = pause = resume = lambda self: self.signal_leader(0)
         freezer = property(lambda self: self)
 
     Actions(cast(Job, Ends()), attempt, task_thread, [], 10, by="user").take(kind, "oomproof stop")
@@ -84,26 +84,26 @@ def attempt(tmp_path: Path) -> Attempt:
 def test_a_request_nobody_took_is_taken_back_and_told(attempt: Attempt) -> None:
     done = Withdrawn(attempt)
     assert not (attempt / "stop").exists()
-    assert done.actions == ["ask", "withdraw"] and done.said[-1] == "withdraw: it no longer grows"
+    assert done.actions == ["request", "withdraw"] and done.said[-1] == "withdraw: it no longer grows"
 
 
 @pytest.mark.parametrize("mark", ["stop.taken", "stop.at"])
 def test_what_somebody_acts_on_is_not_called_withdrawn(attempt: Attempt, mark: str) -> None:
     (attempt / "agent" / mark).touch()
-    assert Withdrawn(attempt).actions == ["ask"]
+    assert Withdrawn(attempt).actions == ["request"]
 
 
 def test_who_may_have_read_it_unseen_was_asked(tmp_path: Path) -> None:
     """A script that looks for the file itself, or got a signal: its end may be its answer."""
     for folder, stop_signal in ((tmp_path / "file", None), (tmp_path / "signal", 10)):
         folder.mkdir()
-        assert Withdrawn(Attempt(folder), stop_signal).actions == ["ask"]
+        assert Withdrawn(Attempt(folder), stop_signal).actions == ["request"]
         assert not (folder / "stop").exists()
 
 
 def test_a_users_own_stop_file_stays(attempt: Attempt) -> None:
     (attempt / "stop").write_text("mine")
-    assert Withdrawn(attempt).actions == ["ask"]
+    assert Withdrawn(attempt).actions == ["request"]
     assert (attempt / "stop").read_text() == "mine"
 
 

@@ -14,7 +14,7 @@ from oomproof.recording.series import told_kind, told_text
         ("agent:tell", "the Trainer saves", "told by the job: the Trainer saves"),
         ("stacks", "when it was asked: a.py:3", "where it stood: when it was asked: a.py:3"),
         ("agent:trace", "too little headroom", "trace of allocations: too little headroom"),
-        ("freeze", "memory ran short", "paused: memory ran short"),
+        ("pause", "memory ran short", "paused: memory ran short"),
         ("worker-lost", "pid 7", "worker lost: pid 7"),
         ("warn", "warned", "warned: warned"),
     ],

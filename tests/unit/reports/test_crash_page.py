@@ -414,7 +414,7 @@ def test_what_leaves_the_machine_its_floor_is_no_limit_of_the_users(state: Path)
     for limit, shown in ((32 * GIB, "<dd>32.0 GiB</dd>"), (None, "<dd>none; capped at 30.0 GiB</dd>")):
         run = make_run(state, f"20260921-22150{bool(limit):d}-abc", seconds=60, settings={"limit": limit})
         (run.attempt / "started.json").write_text(
-            json.dumps(run.attempt.started() | {"rung": {"name": "cgroup-v2", "limit": limit or 30 * GIB}})
+            json.dumps(run.attempt.started() | {"backend": {"name": "cgroup-v2", "limit": limit or 30 * GIB}})
         )
         text = page(verdict(run.id), Run(run.folder))
         assert shown in text

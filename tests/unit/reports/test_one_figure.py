@@ -147,7 +147,7 @@ def written(recipe: Recipe, home: Path) -> Run:
         },
         "1/started.json": {
             "boot_id": processes.boot_id(), "boottime": START, "wall": WALL + START, "job": {"pid": LEADER, "start": 1},
-            "keeper": {"pid": LEADER + 1, "start": 1}, "rung": {"name": "cgroup v2", "limit": limit},
+            "keeper": {"pid": LEADER + 1, "start": 1}, "backend": {"name": "cgroup v2", "limit": limit},
             "counters": dict.fromkeys(counters, 0),
         },
         "1/exit.json": {

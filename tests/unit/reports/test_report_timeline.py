@@ -21,7 +21,7 @@ def test_the_whole_run(tmp_path: Path) -> None:
     last = timeline.host[-1]
     assert last.t == 0 and last.use == (26 * GIB) + 2 * GIB + int(0.2 * 8 * GIB)
     assert abs(last.main / (last.main + last.workers) - 0.4) < 0.01 and last.other == 0
-    assert [mark.kind for mark in timeline.events] == ["warn", "ask", "alert", "kill"]
+    assert [mark.kind for mark in timeline.events] == ["warn", "request", "alert", "kill"]
     assert timeline.phases[0].name == "load" and timeline.phases[-1].last_step == 1450
     assert {row.name for row in timeline.phase_rows} == {"load", "train", "eval"}
     assert len(timeline.holders) == 17 and timeline.holders[0].role == "main"

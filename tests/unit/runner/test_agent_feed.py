@@ -22,8 +22,6 @@ from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
 from oomproof.recording import position_record, requests, stack_dumps
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.reader import open_recording
-from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed, census_request, census_watch, stack_request
 from oomproof.runner.agent_feed import AgentFeed
 
@@ -570,23 +568,6 @@ def test_only_the_living_are_asked(tmp_path: Path) -> None:
     requests.ask_to_save(Attempt(tmp_path), "why")
     assert stat.S_IMODE(Attempt(tmp_path).save_file.stat().st_mode) == 0o600
     assert Attempt(tmp_path).save_file.read_text().startswith(requests.SAVE_TEXT)
-
-
-def test_a_recording_from_before_the_agent_gets_its_columns(tmp_path: Path) -> None:
-    import sqlite3
-
-    path = tmp_path / "recording.sqlite"
-    old = sqlite3.connect(path)
-    old.execute("CREATE TABLE phase (t REAL, name TEXT, step INT)")
-    old.execute("INSERT INTO phase VALUES (1.0, 'load', NULL)")
-    old.commit()
-    old.close()
-    writer = Writer(path, {})
-    writer.put("phase", (2.0, "train", 3, 7, 100, None))
-    writer.close()
-    assert writer.trouble is None
-    rows = open_recording(path).rows("SELECT * FROM phase ORDER BY t")
-    assert rows == [(1.0, "load", None, None, None, None), (2.0, "train", 3, 7, 100, None)]
 
 
 def census_file(feed: Any, pid: int, why: str) -> None:

@@ -52,7 +52,7 @@ def told(tmp_path: Path) -> Any:
 
 
 def test_a_pause_says_when_it_ends_and_how_to_end_it(told: Any) -> None:
-    alert = told("freeze", "1.0 GiB of RAM available", "resumes when 3 GiB are available")
+    alert = told("pause", "1.0 GiB of RAM available", "resumes when 3 GiB are available")
     assert (alert.kind, alert.held, alert.available, alert.limit) == ("pause", 19 * GIB, 3 * GIB, 20 * GIB)
     assert alert.next == "resumes when 3 GiB are available"
     assert alert.command == "oomproof resume 20260101-000000-abc"
@@ -63,10 +63,10 @@ def test_a_pause_says_when_it_ends_and_how_to_end_it(told: Any) -> None:
     ("kind", "following", "verb"),
     [
         ("warn", "paused, or asked to save and stop", "stop"),
-        ("ask", "SIGTERM follows when memory is still short after 30 s", "pause"),
+        ("request", "SIGTERM follows when memory is still short after 30 s", "pause"),
         ("term", "killed if it has not ended after 30 s", "why"),
         ("kill", "", "why"),
-        ("thaw", "", "pause"),
+        ("resume", "", "pause"),
         ("withdraw", "the job continues", "stop"),
         ("above", "oomproof inspect 20260101-000000-abc", "stop"),
         ("worker-killed", "", "stop"),
@@ -84,7 +84,7 @@ def test_the_time_left_is_of_what_is_told(told: Any) -> None:
     assert told("warn", time_to_full=60.0).seconds_left == 60.0
     assert told("leak", time_to_full=60.0, full_at=4000.0).seconds_left == 3900.0
     assert told("kill", time_to_full=60.0).seconds_left is None
-    assert told("ask", "full in about 0.8 s", time_to_full=60.0).seconds_left is None
+    assert told("request", "full in about 0.8 s", time_to_full=60.0).seconds_left is None
 
 
 def test_who_only_watches_does_nothing(told: Any) -> None:

@@ -25,7 +25,7 @@ def spec(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "procs": None,
         "kill": None,
-        "freeze": None,
+        "freezer": None,
         "counters": [],
         "remove": [],
         "grace": 0,

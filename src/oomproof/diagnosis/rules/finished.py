@@ -10,6 +10,7 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile
+from oomproof.leaf.action_kinds import PAUSE
 from oomproof.runner.page_cache_watch import BY_LIMIT, STEP
 from oomproof.units import format_duration, format_size
 
@@ -103,7 +104,7 @@ def _waiting(case: CaseFile) -> WeightedCause:
 
 def _paused_text(case: CaseFile) -> str:
     """What somebody paused by hand no guard resumes."""
-    by = next((action.by for action in reversed(case.actions) if action.action == "freeze"), None)
+    by = next((action.by for action in reversed(case.actions) if action.action == PAUSE), None)
     if by == "user":
         return "paused by you, not hanging: it stays paused until oomproof resume"
     return "paused, not hanging: it resumes when memory is available, or by oomproof resume"

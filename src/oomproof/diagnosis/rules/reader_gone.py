@@ -11,6 +11,7 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost, output_lost_before
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
+from oomproof.leaf.action_kinds import SIGNAL
 
 _CLOSED = Weight(800, "our own write failed, and the job then met the closed pipe")
 _SOON = Weight(40, "its output could not be written seconds before, and the job failed without a word")
@@ -44,7 +45,7 @@ def _claim(
     )
     evidence = case.evidence_from("exit", "action.", "output.")
     perhaps = "" if certainty == "proven" else "perhaps "
-    if closed.action == "signal":
+    if closed.action == SIGNAL:
         return WeightedCause(
             "interrupted",
             weight,

@@ -11,6 +11,7 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
+from oomproof.leaf.action_kinds import KILL, REQUEST, TERM
 from oomproof.units import format_duration, format_size
 
 _SIGNALLED = Weight(800, "our own record of the signal, and the job ended within the grace time")
@@ -18,12 +19,12 @@ _ASKED = Weight(800, "our own record of the request, and the job ended cleanly a
 _ASKED_THEN_FAILED = Weight(60, "asked to stop, and it ended with an error of its own")
 _KERNEL_TOO = Weight(40, "we acted, but the kernel's counter moved too: the counter decides")
 
-_TOLD = {
-    "ask": "asked to save and stop",
-    "term": "ended with SIGTERM",
-    "kill": "killed with SIGKILL",
+_TOLD: dict[str, str] = {
+    REQUEST: "asked to save and stop",
+    TERM: "ended with SIGTERM",
+    KILL: "killed with SIGKILL",
 }
-_SENT = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
+_SENT: dict[str, signal.Signals] = {TERM: signal.SIGTERM, KILL: signal.SIGKILL}
 _AT_ONCE = 1.0  # seconds
 _LAST_RATE = re.compile(r", grew by [\d.]+ [KMGT]?i?B/s")  # of the guard's last looks
 
@@ -37,14 +38,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     short = f"near its limit of {format_size(case.settings.limit)}" if at_limit else "as memory ran short"
     headline = f"stopped by oomproof's guard {short}: {_told(stop, death)}"
     heard = case.stop_answer == "heard"
-    if stop.action == "ask" and not death.failed:
+    if stop.action == REQUEST and not death.failed:
         headline += ", and it did" if heard else ", and it ended"
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
     reason = stop.why or "memory was about to run out"
     if case.growth is not None and memory.culprit is None:  # told below, over its whole time
         reason = _LAST_RATE.sub("", reason)
     why = f"{reason}{_ending(case, stop, death)}"
-    if stop.action == "ask" and not heard:
+    if stop.action == REQUEST and not heard:
         why += "; whether it had seen the request is not known"
     named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
     why = "; ".join((why, *(() if named else memory.told)))
@@ -90,6 +91,6 @@ def _weight(case: CaseFile, stop: Action) -> tuple[Weight, Certainty]:
         return _KERNEL_TOO, "possible"
     if not ended_by_us(case):  # asked, and answered with an error of its own, which then tells the story
         return _ASKED_THEN_FAILED, "possible"
-    if stop.action == "ask":
+    if stop.action == REQUEST:
         return _ASKED, "proven" if case.stop_answer == "heard" else "likely"
     return _SIGNALLED, "proven"

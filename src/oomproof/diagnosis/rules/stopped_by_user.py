@@ -10,6 +10,7 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import CaseFile
+from oomproof.leaf.action_kinds import REQUEST, TERM
 
 _OOMPROOF_STOP = Weight(800, "the record of oomproof stop, and the job ended within the grace time")
 _KEEPER_SIGTERM = Weight(300, "the keeper was asked to end and passed it on")
@@ -25,7 +26,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if stop is not None:
         why = f"you ran {stop.why or 'oomproof stop'}; it {death.phrase}"
         # one that handles SIGTERM, or that nobody saw listen, may have been at its end anyhow
-        unseen = stop.action == "term" or (stop.action == "ask" and case.stop_answer != "heard")
+        unseen = stop.action == TERM or (stop.action == REQUEST and case.stop_answer != "heard")
         sure: Certainty = "likely" if unseen and death.code == 0 else "proven"
         return [_claim(case, _OOMPROOF_STOP, sure, "stopped by you", why)]
     if (
