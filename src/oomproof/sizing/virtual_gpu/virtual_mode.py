@@ -12,7 +12,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import blocked_convolutions, cuda_kernels
-from .batch_facts import WATCHED, BatchFacts
 from .known_elements import KnownElements
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
@@ -20,6 +19,37 @@ from .set_elements import SetElements
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
 from .unfamiliar_operations import is_familiar, possible
 from .uniform_tensors import UniformTensors
+
+aten = torch.ops.aten
+_LOSSES = {aten.nll_loss_forward.default, aten.nll_loss2d_forward.default}
+_PRODUCTS = {aten.mm.default, aten.addmm.default}
+WATCHED = _LOSSES | _PRODUCTS
+_MEAN = 1  # of torch's reductions
+_MOST = 64
+
+
+class BatchFacts:
+    """``rows``: of losses that are the mean over them. ``squares``: n of products that are n × n: each sample with each other."""
+
+    def __init__(self) -> None:
+        self.norms = 0  # layers that take mean and variance of the batch
+        self.rows: set[int] = set()
+        self.squares: set[int] = set()
+
+    def see(self, func: Any, args: Any, out: Any) -> None:
+        if func in _LOSSES:
+            if args[3] == _MEAN and len(self.rows) < _MOST:
+                self.rows.add(int(args[1].numel()))
+        elif out.shape[0] == out.shape[1] and len(self.squares) < _MOST:
+            self.squares.add(int(out.shape[0]))
+
+    def see_module(self, module: Any) -> None:
+        kind = torch.nn.modules.batchnorm._BatchNorm
+        self.norms += sum(part.training for part in module.modules() if isinstance(part, kind))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"norms": self.norms, "rows": sorted(self.rows), "squares": sorted(self.squares)}
+
 
 CARD = torch.device("cuda", 0)
 TRACING, LOWERING = "tracing", "lowering"  # see `compiler_view` and `planned_graphs`
