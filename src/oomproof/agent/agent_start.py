@@ -9,14 +9,11 @@ import faulthandler
 import os
 import sys
 
-
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself takes longer to import than all of this
     from typing import Any
 
     from .agent_core import Agent
-
 
 
 HOOKS: dict[str, list[str]] = {
@@ -32,7 +29,6 @@ HOOKS: dict[str, list[str]] = {
     "accelerate.accelerator": ["phases_files"],
     "wandb.sdk.wandb_run": ["wandb_metrics"],
 }
-
 
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)

@@ -12,8 +12,14 @@ from typing import BinaryIO, cast
 
 from oomproof.sizing.data import tensor_files, text_tables
 from oomproof.sizing.data.load_cost import AT_LEAST, EXACT, SAMPLED, LoadCost, Part, call, plural
-from oomproof.sizing.data.npy_header import MAGIC, NpyHeader, read_header
-from oomproof.sizing.data.npz_members import check_data_size, members_of, open_zip
+from oomproof.sizing.data.npy_header import (
+    MAGIC,
+    NpyHeader,
+    check_data_size,
+    members_of,
+    open_zip,
+    read_header,
+)
 from oomproof.sizing.data.source_file import CUT, BadFile, file_size, open_source
 
 _BINARY = '"rb"'

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, overload
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.sizing.fitting import fit_messages, rank_agreement
+from oomproof.sizing.fitting import fitted_batch, rank_agreement
 from oomproof.sizing.fitting.fitted_batch import Asked, Batch
 from oomproof.sizing.fitting.measured_fit import SETTLED, FitSettings, MeasuredFit
 from oomproof.sizing.fitting.oom_errors import memory_cause, phase_of
@@ -142,7 +142,7 @@ class _Attempts:
         self._may_start_over(error, cause, batch.size, count.most)
         release(error)
         self._following = self.fit.smaller(batch.size, cause) or self.smaller(batch.size) or self.fit.smallest
-        self.fit.tell(fit_messages.starts_over(cause, batch.size, self._following))
+        self.fit.tell(fitted_batch.starts_over(cause, batch.size, self._following))
         self.back()
         return False, None
 
@@ -151,15 +151,15 @@ class _Attempts:
         phase = phase_of(error)
         if steps >= self.fit.settings.settled or phase in _LATER:
             why = "" if steps >= self.fit.settings.settled else "a smaller training batch would not help"
-            error.add_note(fit_messages.passed_on(cause, phase, steps, size, why))
+            error.add_note(fitted_batch.passed_on(cause, phase, steps, size, why))
             raise error
         if self.smaller(size) is None:
-            error.add_note(fit_messages.smallest_failed(cause, phase, size))
+            error.add_note(fitted_batch.smallest_failed(cause, phase, size))
             raise error
         self._failed += 1
         if not self.fit.ranks.all_report(f"oom-{self._failed}"):
             why = "other ranks had enough and wait for this one"
-            error.add_note(fit_messages.passed_on(cause, phase, steps, size, why))
+            error.add_note(fitted_batch.passed_on(cause, phase, steps, size, why))
             raise error
 
     def smaller(self, size: int) -> int | None:
@@ -224,7 +224,7 @@ def fit_batch(
         start,
         _bytes(capacity),
         settled,
-        fit_messages.silent if quiet else fit_messages.to_stderr,
+        fitted_batch.silent if quiet else fitted_batch.to_stderr,
     )
     if start < 1:
         raise OomproofError(f"start={start} is no batch", "give a whole number from 1 on", USAGE)

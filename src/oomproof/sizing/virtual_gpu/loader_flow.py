@@ -13,9 +13,8 @@ import torch
 from torch.utils.data import RandomSampler, SequentialSampler, dataloader
 
 from . import worker_peaks
-from .largest_batches import larger_batch, shapes
+from .largest_batches import larger_batch, sample_size, shapes
 from .nested_tensors import tensors
-from .sample_sizes import sample_size
 from .step_limits import DRAWN, FIXED, SEEDED, STEPS, WHOLE_EPOCH
 from .training_flow import Flow, tell
 

@@ -7,7 +7,7 @@ from test_virtual_run import a_run
 
 from oomproof.sizing import virtual_run
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.shuffled_steps import reserved_in_other_orders
+from oomproof.sizing.log_variants import reserved_in_other_orders
 from oomproof.units import format_size
 
 MIB = 1 << 20
