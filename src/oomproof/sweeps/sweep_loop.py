@@ -43,9 +43,19 @@ from oomproof.sweeps.sweep_trials import (
 from oomproof.sweeps.time_estimate import seconds_left
 from oomproof.sweeps.trial_command import command_of
 from oomproof.sweeps.trial_memory import shape_of
-from oomproof.sweeps.trial_messages import count_of, end_line, missing_metric_line, source_line, start_line
 from oomproof.sweeps.trial_plans import plans_of
-from oomproof.sweeps.trial_process import End, Phase, Template, TrialProcess, describe
+from oomproof.sweeps.trial_process import (
+    End,
+    Phase,
+    Template,
+    TrialProcess,
+    count_of,
+    describe,
+    end_line,
+    missing_metric_line,
+    source_line,
+    start_line,
+)
 from oomproof.units import format_duration
 
 _OWN_LIMIT = "oom-kill-memcg"

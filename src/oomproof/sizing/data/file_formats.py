@@ -10,7 +10,7 @@ import sys
 import zipfile
 from typing import BinaryIO, cast
 
-from oomproof.sizing.data import tensor_files, text_tables
+from oomproof.sizing.data import gguf_header, text_tables
 from oomproof.sizing.data.load_cost import AT_LEAST, EXACT, SAMPLED, LoadCost, Part, call, plural
 from oomproof.sizing.data.npy_header import (
     MAGIC,
@@ -214,7 +214,7 @@ def load_cost(path: str) -> LoadCost:
             with open_zip(file, path) as archive:
                 names = archive.namelist()
                 if any(name.endswith("/data.pkl") for name in names):
-                    return tensor_files.torch_cost(file, archive, path)
+                    return gguf_header.torch_cost(file, archive, path)
                 if any(name.endswith(".npy") for name in names):
                     return npz_cost(file, archive, path)
             raise UnknownZip(
@@ -233,8 +233,8 @@ def load_cost(path: str) -> LoadCost:
         readers = {
             "npy": npy_cost,
             "jsonl": text_tables.jsonl_cost,
-            "safetensors": tensor_files.safetensors_cost,
-            "gguf": tensor_files.gguf_cost,
+            "safetensors": gguf_header.safetensors_cost,
+            "gguf": gguf_header.gguf_cost,
             "pickle": pickle_cost,
         }
         return readers[kind](file, path)
