@@ -14,7 +14,7 @@ from pathlib import Path
 from lab import MIB, inside, lab, save, small_machine, table
 
 from oomproof.machine import cgroups
-from oomproof.sizing.loader_memory import Loader, loader_memory
+from oomproof.sizing.host_figures import Loader, loader_memory
 
 LIMIT = 3 << 30
 JOB = """

@@ -15,9 +15,9 @@ from lab import MIB, lab, save, small_machine, table
 
 from oomproof.sizing.data.load_proof import measure
 from oomproof.sizing.kv_sizes import Wanted
-from oomproof.sizing.loading_cost import Loading
 from oomproof.sizing.model_files import model_files
 from oomproof.sizing.model_sizing import ModelSizing, size_model
+from oomproof.sizing.model_weights import Loading
 
 LIMIT = 4 << 30
 PROGRAM = str(Path(__file__).parent / "programs" / "load_model.py")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from oomproof.plans.plan import Plan
 from oomproof.sizing.estimate import Estimate
-from oomproof.sizing.host_figures import HostFigures
-from oomproof.sizing.loader_memory import Loader
+from oomproof.sizing.host_figures import HostFigures, Loader
 from oomproof.sizing.planning.fit_points import EXPANDABLE, NATIVE, CardNeed, Point
 from oomproof.units import GIB, MIB
 

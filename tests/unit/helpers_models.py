@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oomproof.sizing.data.gguf_header import GGML
-from oomproof.sizing.data.tensor_files import BITS
+from oomproof.sizing.data.gguf_header import BITS, GGML
 
 Shapes = Mapping[str, tuple[int, ...]]
 GGML_NUMBER = {name: number for number, (name, _, _) in GGML.items()}

@@ -9,13 +9,27 @@ import faulthandler
 import os
 import sys
 
-from .import_hooks import HOOKS
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself takes longer to import than all of this
     from typing import Any
 
     from .agent_core import Agent
+
+
+HOOKS: dict[str, list[str]] = {
+    "torch": ["phases_torch", "allocator", "gpu_limit", "spill"],
+    "torch.utils.data.dataloader": ["phases_torch"],
+    "torch._dynamo.utils": ["phases_torch"],
+    "safetensors.torch": ["phases_files"],
+    "transformers.modeling_utils": ["phases_files"],
+    "transformers.generation.utils": ["generation"],
+    "transformers.trainer": ["phases_transformers"],
+    "lightning.pytorch.trainer.trainer": ["phases_lightning"],
+    "pytorch_lightning.trainer.trainer": ["phases_lightning"],
+    "accelerate.accelerator": ["phases_files"],
+    "wandb.sdk.wandb_run": ["wandb_metrics"],
+}
+
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 # Far from the numbers a program counts on: one that closes all descriptors and opens its own must never find its

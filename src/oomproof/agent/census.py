@@ -13,9 +13,20 @@ from ..leaf.attempt_names import CENSUS_REQUEST
 from ..leaf.proc_files import boottime
 from ..leaf.small_files import replace_file
 from .agent_core import _anonymous, _is_library
-from .census_kinds import CONTAINERS, DICT, LEAF, OBJECT, TABLES, Kinds, own_size
+from .census_kinds import (
+    CONTAINERS,
+    DICT,
+    LEAF,
+    OBJECT,
+    TABLES,
+    Clock,
+    Kinds,
+    OutOfTime,
+    Sizer,
+    own_size,
+    sample,
+)
 from .census_rows import copies
-from .census_sizes import Clock, OutOfTime, Sizer, sample
 from .census_tables import Tables
 from .census_walk import SMALL, Thing, Walk
 from .own_failures import is_ours

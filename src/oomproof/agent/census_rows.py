@@ -19,13 +19,13 @@ from .census_kinds import (
     NUMPY,
     OBJECT,
     PANDAS,
+    REACH,
     TENSOR,
     TUPLE,
     Kind,
     Kinds,
     length,
 )
-from .census_sizes import REACH
 from .census_tables import arrow_table, pandas_parts
 from .own_failures import is_ours
 
@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .census_sizes import Clock
+    from .census_kinds import Clock
     from .census_walk import Thing
 
 LEAST_ROWS = 1000

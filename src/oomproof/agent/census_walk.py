@@ -19,9 +19,9 @@ from .census_kinds import (
     TUPLE,
     Kind,
     Kinds,
+    everything,
     length,
 )
-from .census_sizes import everything
 from .frame_variables import FrameVariables, attributes
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from .census_sizes import Clock
+    from .census_kinds import Clock
 
 _FRAMES, _MODULES, _THREADS = 200, 500, 64
 _NAMES = 3000  # looked at in all

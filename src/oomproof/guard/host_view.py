@@ -10,7 +10,7 @@ from oomproof.machine import cgroup_limits, cgroups, swap
 from oomproof.machine.pressure import PressureReader
 
 if sys.platform == "darwin":
-    from oomproof.machine.macos_memory import MemoryReader
+    from oomproof.machine.macos import MemoryReader
 else:
     from oomproof.machine.memory import MemoryReader
 

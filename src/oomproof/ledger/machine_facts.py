@@ -14,7 +14,7 @@ from oomproof.machine import (
     cgroups,
     daemons,
     gpu,
-    host_environment,
+    host_identity,
     jobs,
     memory,
     nvidia,
@@ -41,7 +41,7 @@ class Facts:
     overcommit: overcommit.Overcommit | None
     limits: cgroup_limits.Limits
     shm: shm.SharedMemory | None
-    place: host_environment.HostEnvironment
+    place: host_identity.HostEnvironment
     gpus: gpu.Gpus
     daemons: tuple[daemons.Daemon, ...]
     jobs: tuple[jobs.Job, ...]  # inside that limit
@@ -78,7 +78,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         overcommit=overcommit.read(proc),
         limits=limits,
         shm=shm.read(f"{dev}/shm"),
-        place=host_environment.read(proc, root),
+        place=host_identity.read(proc, root),
         gpus=gpu.Gpus(),
         daemons=daemons.among(everybody.values()),
         jobs=heaviest,
@@ -117,7 +117,7 @@ def _gather_macos() -> Facts:
         overcommit=None,
         limits=cgroup_limits.Limits(),
         shm=None,
-        place=host_environment.HostEnvironment(container=False, wsl=False, root_filesystem="apfs"),
+        place=host_identity.HostEnvironment(container=False, wsl=False, root_filesystem="apfs"),
         gpus=macos.gpus(platform.machine()),
         daemons=(),
         jobs=heaviest,

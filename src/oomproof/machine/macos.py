@@ -8,11 +8,31 @@ from __future__ import annotations
 import re
 import subprocess
 
+import psutil
+
 from oomproof.machine.gpu import Gpu, Gpus
 from oomproof.machine.jobs import Process
 from oomproof.machine.memory import Memory
 from oomproof.machine.swap import Swap
 from oomproof.machine.unowned_memory import Unowned
+
+
+class MemoryReader:
+    def __init__(self, proc: str = "") -> None:
+        """As on Linux, where a folder is read."""
+
+    def read(self) -> Memory:
+        now, swap = psutil.virtual_memory(), psutil.swap_memory()
+        return Memory(now.total, now.free, now.available, swap.total, swap.free, 0, 0, 0, 0, 0, 0, 0)
+
+    swap_total = 0  # on a disk, all of it: nothing to tell apart
+
+    def available_and_swap_free(self) -> tuple[int, int]:
+        return psutil.virtual_memory().available, psutil.swap_memory().free
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
 _PAGES = re.compile(r'^"?([^":]+)"?:\s+(\d+)\.?$', re.MULTILINE)

@@ -10,9 +10,8 @@ from oomproof.sizing.card_constants import RUNNING
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.json_source import whole_number
 from oomproof.sizing.kv_sizes import KvCache, Wanted, cache_of_config, cache_of_gguf, text_config
-from oomproof.sizing.loading_cost import Loading, loadings_of
 from oomproof.sizing.model_files import ModelFiles
-from oomproof.sizing.model_weights import Weights, read_weights
+from oomproof.sizing.model_weights import Loading, Weights, loadings_of, read_weights
 from oomproof.sizing.quantized_weights import TYPES, bytes_as
 from oomproof.units import MIB
 

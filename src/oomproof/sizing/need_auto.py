@@ -5,8 +5,10 @@ It never keeps a job from starting: what goes wrong here is one line, and the ru
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import OomproofError
@@ -18,6 +20,7 @@ from oomproof.ledger.needs import AT_LEAST, Need, from_history
 from oomproof.machine.gpu import Query, read_amd
 from oomproof.machine.nvidia import driver_present
 from oomproof.recording.secrets import mask_argv
+from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass, replace
 from oomproof.runner import code_identity
 from oomproof.runner.waiting_run import Cancelled
@@ -25,6 +28,57 @@ from oomproof.sizing import card_lookup, script_sizing, sizing_cache
 from oomproof.sizing.estimate import Estimate, Sizing
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE
 from oomproof.units import format_size
+
+# Libraries that neither are torch nor bring it along.
+_WITHOUT = {
+    "numpy", "scipy", "pandas", "sklearn", "matplotlib", "seaborn", "polars", "pyarrow", "dask", "h5py", "joblib",
+    "xgboost", "lightgbm", "catboost", "statsmodels", "tensorflow", "jax", "PIL", "cv2", "requests", "tqdm", "yaml",
+    "psutil", "rich", "click", "typer", "oomproof",
+}  # fmt: skip
+_MOST = 200  # files of the user's own
+_LONGEST = 1 << 20
+
+
+def may_use_torch(script: str) -> bool:
+    """True in doubt: an unknown library, an import by name, a file that cannot be read."""
+    top = os.path.dirname(script)
+    left, seen = [script], {script}
+    while left:
+        path = left.pop()
+        if not path.endswith(".py") or len(seen) > _MOST:
+            return True
+        try:
+            names = list(_imported(ast.parse(read_small(path, _LONGEST))))
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return True
+        for name in names:
+            own = _own_file(top, name)
+            if own is not None and own not in seen:
+                seen.add(own)
+                left.append(own)
+            elif own is None and name not in sys.stdlib_module_names and name not in _WITHOUT:
+                return True
+    return False
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """First parts of the names of modules; "" for what only running it tells."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield "" if alias.name.startswith(("importlib", "runpy")) else alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            beside = node.level or (node.module or "").startswith(("importlib", "runpy"))
+            yield "" if beside else (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
+            yield ""
+
+
+def _own_file(top: str, name: str) -> str | None:
+    """Of a module beside the script. A package's files are many: counted as unknown."""
+    path = os.path.join(top, f"{name}.py")
+    return path if name and os.path.isfile(path) else None
+
 
 SECONDS = 60.0  # in which the script must have come to its steps
 # parts of a sizing, as it names them
@@ -134,11 +188,8 @@ def _sized(
 ) -> dict[str, Any]:
     """As it is kept; ``passing``: not to be."""
     script = script_of(argv, folder)
-    if script is not None:
-        from oomproof.sizing.torch_imports import may_use_torch
-
-        if not may_use_torch(script):
-            return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
+    if script is not None and not may_use_torch(script):
+        return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
     begins(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
     error: list[str] = []
     sized = script_sizing.size_command(

@@ -17,8 +17,14 @@ from typing import Any
 from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.records import dataclass, replace
 from oomproof.sizing import watched_child
-from oomproof.sizing.host_figures import QUEUE_NOT_FULL, loaders_of, not_settled, unseen, workers_hold
-from oomproof.sizing.loader_memory import loader_memory
+from oomproof.sizing.host_figures import (
+    QUEUE_NOT_FULL,
+    loader_memory,
+    loaders_of,
+    not_settled,
+    unseen,
+    workers_hold,
+)
 from oomproof.sizing.virtual_gpu.step_limits import STEPS
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import GIB, MIB, format_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.records import dataclass
-from oomproof.sizing.smallest_capacity import Events
+from oomproof.sizing.caching_allocator import Events
 
 _LEAST_SQUARE = 16  # bytes: below that a ratio says nothing
 _ODD = 0.08  # of the tensors: as many may be in one log only

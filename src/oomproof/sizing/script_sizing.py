@@ -13,11 +13,10 @@ from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.records import dataclass, replace
-from oomproof.sizing import kernel_search, virtual_run, watched_child
+from oomproof.sizing import measured_workspaces, virtual_run, watched_child
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
-from oomproof.sizing.frozen_weights import frozen_weights, quantized_note
 from oomproof.sizing.host_figures import (
     LAUNCHER,
     OTHERS,
@@ -29,12 +28,13 @@ from oomproof.sizing.host_figures import (
     UNSEEN,
     WORKERS,
     HostFigures,
+    loader_memory,
     loaders_of,
     not_settled,
     unseen,
     workers_hold,
 )
-from oomproof.sizing.loader_memory import loader_memory
+from oomproof.sizing.quantized_weights import frozen_weights, quantized_note
 from oomproof.sizing.sizing_cache import python_of
 from oomproof.sizing.virtual_gpu.step_limits import CARD_TORCH, COMPILED, EAGER, PATIENCE, STEPS, WHOLE_EPOCH
 from oomproof.sizing.watched_child import Watched
@@ -268,7 +268,7 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
     run, card, searched = sized.seen, ANY_CARD, ""
     expandable = virtual_run.asked_expandable(run)
     if calibrated is not None:
-        run, searched = kernel_search.measured_run(run, calibrated, expandable, gpu_total)
+        run, searched = measured_workspaces.measured_run(run, calibrated, expandable, gpu_total)
         card = calibrated.card(ANY_CARD)
     gpu: Estimate | None = None
     tight, lighter, growing = virtual_run.tight(run, gpu_total, card) if gpu_total else "", "", ""

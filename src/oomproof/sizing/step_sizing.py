@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.sizing import kernel_search, virtual_run
+from oomproof.sizing import measured_workspaces, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.estimate import Sizing
@@ -70,12 +70,12 @@ def step_run(
 def _run(
     step: Callable[..., Any], model: Any, optimizer: Any, batch: Any, seconds: float
 ) -> tuple[dict[str, Any], Any]:
-    from oomproof.sizing.virtual_gpu import restored_torch, training_flow, virtual_start
+    from oomproof.sizing.virtual_gpu import fake_copies, training_flow, virtual_start
     from oomproof.sizing.virtual_gpu.cuda_queries import Refused
 
     training_flow._notes.clear()
     own: dict[str, Any] = {"overhead": 0}
-    with restored_torch.restored(), _virtual_gpu(own, seconds):
+    with fake_copies.restored(), _virtual_gpu(own, seconds):
         try:
             reason = _steps(own, step, model, optimizer, batch)
         except Refused as refusal:
@@ -173,7 +173,7 @@ def _sizing(run: VirtualRun, calibrated: CalibratedCard | None) -> Sizing:
     card, basis, searched = ANY_CARD, BASIS, ""
     expandable = virtual_run.asked_expandable(run)
     if calibrated is not None:
-        run, searched = kernel_search.measured_run(run, calibrated, expandable, None)
+        run, searched = measured_workspaces.measured_run(run, calibrated, expandable, None)
         card = calibrated.card(ANY_CARD)
         basis = f"{BASIS}; {calibrated.name} calibrated, {run.result['measured']} of {len(result['signatures'])} operations measured there"
     gpu, phases = virtual_run.gpu_estimate(run, expandable, card)

@@ -12,12 +12,11 @@ from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, epoch_growth, unsteady_cache
+from oomproof.sizing import card_constants, log_variants, unsteady_cache
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
-from oomproof.sizing.generation_events import continued
-from oomproof.sizing.shuffled_steps import reserved_in_other_orders
+from oomproof.sizing.log_variants import continued, reserved_in_other_orders
 from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
 from oomproof.sizing.watched_child import regular_only
 from oomproof.units import format_size
@@ -216,7 +215,7 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     }
     if many := run.result.get("many_shapes"):
         seen, batches, order = many["seen"], many["batches"], many.get("order")
-        most = usual + epoch_growth.beyond(reserved, seen, batches)
+        most = usual + log_variants.beyond(reserved, seen, batches)
         if order != FIXED:
             ends, start = run.result.get("step_ends", []), _training_starts(marks)
             others = reserved_in_other_orders(run.events, ends, seen, batches, expandable, start)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
 from oomproof.islands import island_part
-from oomproof.records import replace
+from oomproof.records import dataclass, replace
 from oomproof.sweeps.optuna_engine import engine_of
 from oomproof.sweeps.search_space import key_of, shown
 from oomproof.sweeps.sweep_folder import Sweep
@@ -42,11 +43,57 @@ from oomproof.sweeps.sweep_trials import (
 from oomproof.sweeps.time_estimate import seconds_left
 from oomproof.sweeps.trial_command import command_of
 from oomproof.sweeps.trial_memory import shape_of
-from oomproof.sweeps.trial_messages import count_of, end_line, missing_metric_line, source_line, start_line
-from oomproof.sweeps.trial_outcome import Ending, ending_of
 from oomproof.sweeps.trial_plans import plans_of
-from oomproof.sweeps.trial_process import End, Phase, Template, TrialProcess, describe
+from oomproof.sweeps.trial_process import (
+    End,
+    Phase,
+    Template,
+    TrialProcess,
+    count_of,
+    describe,
+    end_line,
+    missing_metric_line,
+    source_line,
+    start_line,
+)
 from oomproof.units import format_duration
+
+_OWN_LIMIT = "oom-kill-memcg"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    outcome: str  # of sweep_trials.ENDS
+    why: str = ""
+    again: bool = False  # says nothing of the trial: another try
+    where: str = ""  # which memory it died of
+    bound: bool = False  # ... by its own doing
+
+
+def ending_of(verdict: Verdict, *, asked_to_stop: bool, beside: int, at_own_limit: bool) -> Ending:
+    """``asked_to_stop``: by the sweep. ``beside``: trials that ran at the same time. ``at_own_limit``: it was stopped for its
+    own limit, not for the machine's sake."""
+    kind = verdict.kind
+    if asked_to_stop and not kind.good:
+        return Ending("stopped", "stopped with the sweep", again=True)
+    culprit = verdict.culprit
+    # a trial beside it has no part in this: how many fit together is for the sweep to learn
+    if kind.memory and culprit is not None and not (culprit.managed and beside):
+        return Ending("failed", f"{kind.title}, but {culprit.called} filled the machine", again=True)
+    if kind.memory:
+        where = "gpu" if kind.gpu else "host"
+        bound = beside == 0 or (where == "host" and (at_own_limit or verdict.cause == _OWN_LIMIT))
+        return Ending("out-of-memory", verdict.headline, again=not bound, where=where, bound=bound)
+    if verdict.cause == "finished" and not verdict.all_well:
+        return Ending("out-of-memory", verdict.headline, where="host", bound=True)
+    if verdict.cause == "finished":
+        return Ending("done")
+    if kind.from_outside:
+        return Ending("failed", verdict.headline, again=True)
+    if kind.stopped_by == "person":
+        return Ending("stopped", verdict.headline)
+    return Ending("failed", verdict.headline)
+
 
 _SOONEST, _LATEST = 0.1, 1.0  # seconds between two looks
 _OVER: tuple[Phase, ...] = ("ended", "refused", "missing")

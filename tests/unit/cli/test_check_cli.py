@@ -22,7 +22,7 @@ from oomproof.ledger.memory_rows import rows
 from oomproof.ledger.swap_commands import first_size
 from oomproof.machine.cgroup_limits import Level, Limits
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
-from oomproof.machine.host_environment import HostEnvironment
+from oomproof.machine.host_identity import HostEnvironment
 from oomproof.machine.overcommit import Overcommit
 from oomproof.machine.shm import SharedMemory
 from oomproof.machine.swap import Swap, Zram

@@ -17,7 +17,7 @@ from oomproof.machine.asking_user import AskingUser
 from oomproof.machine.daemon_thresholds import Threshold
 from oomproof.machine.daemons import Daemon
 from oomproof.machine.disk_space import DiskSpace
-from oomproof.machine.host_environment import HostEnvironment
+from oomproof.machine.host_identity import HostEnvironment
 from oomproof.machine.kernel_settings import KernelSettings
 from oomproof.machine.user_delegation import Delegation
 from oomproof.records import replace

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.leaf.proc_files import start_time
-from oomproof.machine import job_ties, sockets
+from oomproof.machine import job_ties
 from oomproof.machine.jobs import Job
 from oomproof.records import replace
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_counts(monkeypatch: pytest.MonkeyPatch, started: Ca
     def refused(path: str) -> list[str]:
         raise PermissionError(path)
 
-    monkeypatch.setattr(sockets, "read", lambda proc="/proc": None)
+    monkeypatch.setattr(job_ties, "read", lambda proc="/proc": None)
     assert job_ties.tie_of(job) == "what it is connected to cannot be read"
     monkeypatch.undo()
     monkeypatch.setattr(os, "listdir", refused)
@@ -157,7 +157,7 @@ def test_ports_from_the_kernels_table() -> None:
         "   1: 0100007F:1538 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 4243 1 0 20 4\n"
         "cut\n"
     )
-    assert sockets.listening_tcp(table) == {4242: "TCP port 5432"}
+    assert job_ties.listening_tcp(table) == {4242: "TCP port 5432"}
 
 
 def test_paths_from_the_kernels_table() -> None:
@@ -168,7 +168,7 @@ def test_paths_from_the_kernels_table() -> None:
         "ffff8882: 00000003 00000000 00000000 0001 03 4712\n"
         "ffff8883: 00000002 00000000 00010000 0001 01 4713\n"
     )
-    assert sockets.listening_local(table) == {4711: "/run/a server/s", 4713: "a local socket"}
+    assert job_ties.listening_local(table) == {4711: "/run/a server/s", 4713: "a local socket"}
 
 
 def test_a_kernel_that_does_not_tell_who_is_connected(
@@ -179,12 +179,12 @@ def test_a_kernel_that_does_not_tell_who_is_connected(
     def untold() -> dict[int, tuple[int, str, int]]:
         raise OSError("no such module")
 
-    monkeypatch.setattr(sockets, "_local", untold)
+    monkeypatch.setattr(job_ties, "_local", untold)
     screen = tmp_path / "wayland-7"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(screen))
         server.listen()
-        known = sockets.read()
+        known = job_ties.read()
         assert known is not None and known.connected is None and str(screen) in known.listening.values()
         assert job_ties.tie_of(job) == "", "it cannot draw"
         monkeypatch.setattr(job_ties, "_DRAWING", ("libc.",))

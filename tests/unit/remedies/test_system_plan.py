@@ -16,7 +16,7 @@ from oomproof.machine.daemon_thresholds import Threshold
 from oomproof.machine.daemons import Daemon
 from oomproof.machine.disk_space import DiskSpace
 from oomproof.machine.gpu import Gpu, Gpus
-from oomproof.machine.host_environment import HostEnvironment
+from oomproof.machine.host_identity import HostEnvironment
 from oomproof.machine.kernel_settings import KernelSettings
 from oomproof.machine.overcommit import Overcommit
 from oomproof.machine.page_sample import PageSample

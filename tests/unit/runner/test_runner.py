@@ -11,7 +11,7 @@ import pytest
 
 from oomproof.errors import OomproofError
 from oomproof.machine import cgroups, macos_processes, processes
-from oomproof.machine.macos_memory import MemoryReader as MacMemoryReader
+from oomproof.machine.macos import MemoryReader as MacMemoryReader
 from oomproof.runner import keeper, limit_backends
 from oomproof.runner.attempt_files import read_counters
 from oomproof.runner.output_log import Output

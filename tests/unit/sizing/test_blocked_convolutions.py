@@ -17,7 +17,7 @@ if not torch.backends.mkldnn.is_available():
 
 from torch._subclasses import FakeTensorMode  # noqa: E402
 
-from oomproof.sizing.virtual_gpu import blocked_convolutions  # noqa: E402
+from oomproof.sizing.virtual_gpu import virtual_mode  # noqa: E402
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -63,8 +63,8 @@ def test_what_was_measured(
         out = aten.convolution.default(*given)
         backward = [out, image, weight, None, *given[3:], [wanted, True, False]]
         found = [
-            blocked_convolutions.copies(aten.convolution.default, given, out),
-            blocked_convolutions.copies(aten.convolution_backward.default, backward, None),
+            virtual_mode.copies(aten.convolution.default, given, out),
+            virtual_mode.copies(aten.convolution_backward.default, backward, None),
         ]
     assert [size / MIB for size in found] == pytest.approx(took, rel=0.03, abs=1)
 
@@ -119,8 +119,8 @@ def test_a_convolution_that_runs() -> None:
         image, weight = torch.empty(16, 20, 256, 256), torch.empty(24, 20, 3, 3)
         given = [image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1]
         out = aten.convolution.default(*given)
-        made = out.numel() * 4 / MIB + blocked_convolutions.copies(aten.convolution.default, given, out) / MIB
+        made = out.numel() * 4 / MIB + virtual_mode.copies(aten.convolution.default, given, out) / MIB
         backward_given = [out, image, weight, None, *given[3:], [True, True, False]]
-        copied = blocked_convolutions.copies(aten.convolution_backward.default, backward_given, None) / MIB
+        copied = virtual_mode.copies(aten.convolution_backward.default, backward_given, None) / MIB
     assert float(forward) == pytest.approx(made, rel=0.1)
     assert float(backward) == pytest.approx(image.numel() * 4 / MIB + copied, rel=0.1)

@@ -11,8 +11,8 @@ import pytest
 from oomproof.errors import OomproofError
 from oomproof.sizing import calibrated_card
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
+from oomproof.sizing.calibration import common_operations
 from oomproof.sizing.card_constants import ANY_CARD
-from oomproof.sizing.common_operations import common_operations
 
 MIB = 1 << 20
 FACTS = {"name": "NVIDIA H200", "capability": "9.0", "driver": "570.1", "torch": "2.11.0+cu128", "cuda": "12.8", "cudnn": "91002", "total": 140 << 30}  # fmt: skip

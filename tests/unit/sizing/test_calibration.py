@@ -15,7 +15,7 @@ import pytest
 from oomproof.errors import OomproofError
 from oomproof.sizing import calibration
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
-from oomproof.sizing.common_operations import common_operations
+from oomproof.sizing.calibration import common_operations
 
 BEGIN = """
 import json, os, signal, sys, time
@@ -124,7 +124,7 @@ def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
 import sys
 from oomproof.sizing import calibration
 calibration._PROGRAM = {os.path.abspath("program.py")!r}
-from oomproof.sizing.common_operations import common_operations
+from oomproof.sizing.calibration import common_operations
 calibration.measure(sys.executable, common_operations(), seconds=600, constants=True)
 """
     parent = subprocess.Popen([sys.executable, "-c", asked], stderr=subprocess.DEVNULL)

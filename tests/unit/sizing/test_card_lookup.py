@@ -11,7 +11,7 @@ import pytest
 from oomproof.machine import nvidia
 from oomproof.machine.gpu import Gpu, Gpus, Query
 from oomproof.sizing import calibrated_card, calibration, card_lookup
-from oomproof.sizing.common_operations import common_operations
+from oomproof.sizing.calibration import common_operations
 
 PROGRAM = """
 import json, sys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.sizing.epoch_growth import beyond
+from oomproof.sizing.log_variants import beyond
 
 GIB = 1 << 30
 # RoBERTa on padded batches, simulated: an epoch of 42 ends at 36

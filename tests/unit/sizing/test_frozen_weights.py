@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.sizing.estimate import Estimate
-from oomproof.sizing.frozen_weights import frozen_weights, quantized_note
+from oomproof.sizing.quantized_weights import frozen_weights, quantized_note
 
 GIB = 1 << 30
 LAYER = [["model.layers.0.up_proj", 16384, 4096, 2]] * 16  # 2 GiB in bfloat16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.generation_events import Event, continued
+from oomproof.sizing.log_variants import Event, continued
 
 MIB = 1 << 20
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sizing.host_figures import PROCESS, QUEUE, WORKERS, HostFigures
-from oomproof.sizing.loader_memory import Loader
+from oomproof.sizing.host_figures import PROCESS, QUEUE, WORKERS, HostFigures, Loader
 from oomproof.units import GIB, MIB
 
 

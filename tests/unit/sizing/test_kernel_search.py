@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.sizing import kernel_search, virtual_run
+from oomproof.sizing import measured_workspaces, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
+from oomproof.sizing.calibration import common_operations
 from oomproof.sizing.card_constants import ANY_CARD
-from oomproof.sizing.common_operations import common_operations
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -41,21 +41,21 @@ def high(run: VirtualRun) -> int:
 
 def test_on_a_card_that_has_room_the_search_counts_and_is_told() -> None:
     for total in (None, 141 * GIB):
-        run, note = kernel_search.measured_run(searching(), SEARCHED, False, total)
+        run, note = measured_workspaces.measured_run(searching(), SEARCHED, False, total)
         assert high(run) > 37 * GIB
         assert note.startswith("35.0 GiB of it only while cudnn.benchmark tries kernels")
         assert "the job needs at most 2." in note
 
 
 def test_on_a_smaller_card_the_job_is_told_without_the_search() -> None:
-    run, note = kernel_search.measured_run(searching(), SEARCHED, False, 24 * GIB)
+    run, note = measured_workspaces.measured_run(searching(), SEARCHED, False, 24 * GIB)
     assert high(run) < 4 * GIB, "PyTorch asks for half as much until it gets it"
     assert "up to 35.0 GiB more" in note and "where the GPU has that free" in note
     assert not [size for _, size in run.events if size > 2 * GIB]
 
 
 def test_a_search_that_takes_little_is_not_worth_a_note() -> None:
-    run, note = kernel_search.measured_run(
+    run, note = measured_workspaces.measured_run(
         searching(), a_card(90 * MIB, {"benchmark": True}), False, 24 * GIB
     )
     assert not note and any(size == 90 * MIB for _, size in run.events)
@@ -65,5 +65,5 @@ def test_without_benchmark_what_a_first_call_takes_is_needed() -> None:
     """A library that is loaded with it, say."""
     plain = searching(benchmark=False)
     plain.result["signatures"] = [{**CONVOLUTION, "flags": {}}]
-    run, note = kernel_search.measured_run(plain, a_card(35 * GIB, {}), False, 24 * GIB)
+    run, note = measured_workspaces.measured_run(plain, a_card(35 * GIB, {}), False, 24 * GIB)
     assert not note and high(run) > 37 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sizing.loader_memory import Loader, loader_memory
+from oomproof.sizing.host_figures import Loader, loader_memory
 from oomproof.units import MIB
 
 

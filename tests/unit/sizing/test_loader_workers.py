@@ -16,10 +16,10 @@ from oomproof.sizing.host_figures import (
     UNSEEN,
     WORKERS,
     HostFigures,
+    Loader,
     unseen,
     workers_hold,
 )
-from oomproof.sizing.loader_memory import Loader
 from oomproof.sizing.script_sizing import SizedScript, _shared_beside, size_command
 from oomproof.sizing.virtual_gpu import worker_peaks
 from oomproof.units import MIB

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from oomproof.sizing.calibrated_card import from_json, signature_key  # noqa: E402
+from oomproof.sizing.calibration import tensor  # noqa: E402
 from oomproof.sizing.card_measuring import card_usage, measure_card, measured_operations  # noqa: E402
-from oomproof.sizing.common_operations import tensor  # noqa: E402
 
 GIB = 1 << 30
 UUID = "1234-abcd"

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 
 from helpers_sizing import on_virtual_gpu  # noqa: E402
 
+from oomproof.sizing.calibration import common_operations  # noqa: E402
 from oomproof.sizing.card_measuring import measured_operations  # noqa: E402
-from oomproof.sizing.common_operations import common_operations  # noqa: E402
 
 SCRIPT = """
 import torch

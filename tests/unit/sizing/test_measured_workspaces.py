@@ -6,8 +6,8 @@ from typing import Any
 
 from oomproof.sizing import measured_workspaces, script_sizing, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
+from oomproof.sizing.calibration import common_operations
 from oomproof.sizing.card_constants import ANY_CARD
-from oomproof.sizing.common_operations import common_operations
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB = 1 << 20

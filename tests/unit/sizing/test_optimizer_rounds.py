@@ -9,7 +9,7 @@ from helpers_sizing import on_virtual_gpu
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from oomproof.sizing.virtual_gpu.optimizer_rounds import RESTS, OptimizerRounds
+from oomproof.sizing.virtual_gpu.training_flow import RESTS, OptimizerRounds
 
 
 class Named:

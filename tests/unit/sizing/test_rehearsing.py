@@ -15,7 +15,7 @@ from oomproof.sizing import rehearsing
 from oomproof.sizing.rehearsing import Batch, Looks, OutOfMemory, PhasePeak, Rehearsal
 from oomproof.sizing.screens import rehearsal_report as report
 from oomproof.sizing.verbs import rehearse as verb
-from oomproof.sizing.virtual_gpu.sample_sizes import largest_batch, largest_possible, padded, sample_size
+from oomproof.sizing.virtual_gpu.largest_batches import largest_batch, largest_possible, padded, sample_size
 from oomproof.sizing.watched_child import Watched
 
 GIB, MIB = 1 << 30, 1 << 20

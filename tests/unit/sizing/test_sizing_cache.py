@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.sizing import sizing_cache, torch_imports
+from oomproof.sizing import need_auto, sizing_cache
 
 
 @pytest.fixture(autouse=True)
@@ -107,4 +107,4 @@ def test_what_surely_does_without_torch(source: str, may: bool) -> None:
     Path("beside.py").write_text("import math")
     Path("uses_torch.py").write_text("import torch.nn")
     Path("main.py").write_text(source)
-    assert torch_imports.may_use_torch(os.path.abspath("main.py")) is may
+    assert need_auto.may_use_torch(os.path.abspath("main.py")) is may

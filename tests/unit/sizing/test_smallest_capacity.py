@@ -8,8 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.smallest_capacity import fits, most_live, smallest_capacity
+from oomproof.sizing.caching_allocator import CachingAllocator, fits, most_live, smallest_capacity
 
 MIB = 1 << 20
 

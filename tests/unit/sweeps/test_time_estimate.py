@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from oomproof.sweeps.script_history import EarlierRun, expected_seconds
 from oomproof.sweeps.search_space import Parameter, SearchSpace, parse_param
 from oomproof.sweeps.sweep_trials import SweepLog, fold
 from oomproof.sweeps.time_estimate import estimate, nothing_told, seconds_left, time_knob, trials_left
-from oomproof.sweeps.trial_times import share_of_epochs
+from oomproof.sweeps.trial_times import EarlierRun, expected_seconds, share_of_epochs
 
 WORDS = ["python", "train.py", "--lr", "{lr}", "--epochs", "10"]
 SPACE = SearchSpace((parse_param("lr=1,2,3,4,5"),), "grid", "loss")

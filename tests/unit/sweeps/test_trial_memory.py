@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sweeps.memory_lines import fitted
-from oomproof.sweeps.trial_memory import Measured, predict, shape_of, too_large
+from oomproof.sweeps.trial_memory import Measured, fitted, predict, shape_of, too_large
 from oomproof.units import GIB, MIB
 
 

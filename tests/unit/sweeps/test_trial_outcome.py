@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomproof.diagnosis.verdict import Culprit, RankedCause, Verdict
-from oomproof.sweeps.trial_outcome import ending_of
+from oomproof.sweeps.sweep_loop import ending_of
 
 
 def verdict(cause: str, **fields: object) -> Verdict:

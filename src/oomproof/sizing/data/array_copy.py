@@ -9,8 +9,14 @@ from typing import BinaryIO, cast
 
 from oomproof.records import dataclass
 from oomproof.sizing.data.new_files import NewFiles, refuse_full_disk
-from oomproof.sizing.data.npy_header import NpyHeader, read_header
-from oomproof.sizing.data.npz_members import Member, check_data_size, members_of, open_zip
+from oomproof.sizing.data.npy_header import (
+    Member,
+    NpyHeader,
+    check_data_size,
+    members_of,
+    open_zip,
+    read_header,
+)
 from oomproof.sizing.data.source_file import CUT, BadFile, file_size, open_source
 
 _CHUNK = 1 << 20

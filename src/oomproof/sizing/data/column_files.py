@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.sizing.data.load_cost import EXACT, SAMPLED, LoadCost, Part, call, plural
-from oomproof.sizing.data.pandas_text import objects_per_row, text_is_arrow
 from oomproof.sizing.data.source_file import CUT, BadFile, file_size
+from oomproof.sizing.data.text_sample import objects_per_row, text_is_arrow
 from oomproof.units import format_size
 
 _SAMPLE_ROWS = 4096

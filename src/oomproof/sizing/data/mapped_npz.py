@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
-from oomproof.sizing.data.npz_members import Member, data_offset, members_of, open_zip
+from oomproof.sizing.data.npy_header import Member, data_offset, members_of, open_zip
 from oomproof.sizing.data.source_file import CUT, BadFile, file_size, open_source
 
 

@@ -10,9 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 from oomproof.sizing.data.load_cost import SAMPLED, LoadCost, Part, call, plural
-from oomproof.sizing.data.pandas_text import object_size, objects_per_row, pandas_version, text_is_arrow
 from oomproof.sizing.data.source_file import BadFile, file_size
-from oomproof.sizing.data.text_sample import TextSample, read_sample
+from oomproof.sizing.data.text_sample import (
+    TextSample,
+    object_size,
+    objects_per_row,
+    pandas_version,
+    read_sample,
+    text_is_arrow,
+)
 
 # What pandas takes for a missing value, in short.
 _MISSING = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A", "n/a"}

@@ -2,16 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import functools
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, overload
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.sizing.fitting import fit_messages
-from oomproof.sizing.fitting.fitted_batch import Batch
-from oomproof.sizing.fitting.fitted_function import FittedFunction
-from oomproof.sizing.fitting.measured_fit import SETTLED, FitSettings
+from oomproof.sizing.fitting import fitted_batch, rank_agreement
+from oomproof.sizing.fitting.fitted_batch import Asked, Batch
+from oomproof.sizing.fitting.measured_fit import SETTLED, FitSettings, MeasuredFit
+from oomproof.sizing.fitting.oom_errors import memory_cause, phase_of
 from oomproof.sizing.fitting.probe_plan import START
+from oomproof.sizing.fitting.process_state import process_state, settle_scalers
+from oomproof.sizing.fitting.released_memory import release
+from oomproof.sizing.fitting.training_probe import StateLoaded, StepCount, need_torch
 from oomproof.units import parse_size
+
+_SHRINK = 0.9  # after a lack of memory that no measurement foresaw, where any size is allowed
+_LATER = ("eval", "generate", "save")  # phases that a smaller training batch does not help
+
+
+class _Known:
+    """What is known of the batch: a checkpoint's, and the one it runs with."""
+
+    def __init__(self, state: dict[str, Any] | None) -> None:
+        self.state = state
+        self.batch: Batch | None = None
+
+
+class FittedFunction:
+    """Called with the arguments of the function but the first, which is its ``Batch``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        settings: FitSettings,
+        state: Mapping[str, Any] | None,
+        known: _Known | None = None,
+    ) -> None:
+        if not callable(function):
+            raise OomproofError("fit_batch decorates a function of the batch", "def train(batch): …", USAGE)
+        functools.update_wrapper(self, function)
+        self.function, self.settings = function, settings
+        self._known = known if known is not None else _Known(dict(state) if state is not None else None)
+        self._of_owners: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+    @property
+    def batch(self) -> Batch | None:
+        """That it was called with last."""
+        return self._known.batch
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Of a checkpoint, before the call: nothing is measured again where it still holds."""
+        self._known.state = dict(state)
+
+    def state_dict(self) -> dict[str, int]:
+        """Of the batch it runs with."""
+        if self.batch is None:
+            raise OomproofError("no batch is chosen yet", "store it in a checkpoint, inside the function")
+        return self.batch.state_dict()
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """As a method: the batch comes behind self."""
+        if owner is None:
+            return self
+        bound = self.function.__get__(owner, kind)
+        try:  # each access makes another one of us: what one is told, all of this object know
+            known = self._of_owners.setdefault(owner, _Known(self._known.state))
+        except TypeError:  # an object that cannot be a key
+            known = _Known(self._known.state)
+        return FittedFunction(bound, self.settings, None, known)
+
+    def __reduce__(self) -> str:
+        """By its name, as functions are pickled: processes that are spawned get it so."""
+        return str(self.__qualname__)  # type: ignore[attr-defined]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        need_torch()
+        ranks = rank_agreement.here()
+        asked = Asked(self.settings.effective, self.settings.most, ranks.world)
+        asked.check()
+        run = functools.partial(self._run, given, named)
+        back = process_state(self.function)
+        fit = MeasuredFit(run, self.settings, asked, ranks, lambda: contextlib.nullcontext(back))
+        attempts = _Attempts(fit, back)
+        state = self._known.state
+        while True:
+            loaded: StateLoaded | None = None
+            try:
+                for batch in attempts.batches(state):
+                    is_done, result = attempts.tried(batch)
+                    if is_done:
+                        return result
+            except StateLoaded as raised:
+                loaded = raised
+            assert loaded is not None
+            state = loaded.state
+            release(loaded)  # outside the except block: there the traceback holds the tensors
+            back()
+
+    def _run(self, given: tuple[Any, ...], named: Mapping[str, Any], batch: Batch) -> Any:
+        # the one that is measured too: a checkpoint may be written at the first step
+        self._known.batch = batch
+        return self.function(batch, *given, **named)
+
+
+class _Attempts:
+    """Of one call: the training itself, with a smaller batch after each that failed."""
+
+    def __init__(self, fit: MeasuredFit, back: Callable[[], None]) -> None:
+        self.fit, self.back = fit, back
+        self._failed = 0
+        self._following = 0  # the batch of the next attempt
+
+    def batches(self, state: Mapping[str, Any] | None) -> Iterator[Batch]:
+        batch = self.fit.batch(self._looked_at()) if _is_sized() else self.fit.fitted(state)
+        while True:
+            yield batch
+            batch = self.fit.batch(self._following)
+
+    def _looked_at(self) -> int:
+        return self.smaller(self.fit.settings.start + 1) or self.fit.smallest
+
+    def tried(self, batch: Batch) -> tuple[bool, Any]:
+        """(True, what it returned), or (False, None) where a smaller batch is next."""
+        count = StepCount()
+        error: Exception | None = None
+        try:
+            with count.counting():
+                return True, self.fit.run(batch)
+        except Exception as raised:
+            error = raised
+        cause = memory_cause(error)
+        if cause is None:
+            raise error
+        settle_scalers(error)
+        self._may_start_over(error, cause, batch.size, count.most)
+        release(error)
+        self._following = self.fit.smaller(batch.size, cause) or self.smaller(batch.size) or self.fit.smallest
+        self.fit.tell(fitted_batch.starts_over(cause, batch.size, self._following))
+        self.back()
+        return False, None
+
+    def _may_start_over(self, error: Exception, cause: str, size: int, steps: int) -> None:
+        """Raises the error, with a sentence, where starting over would lose work or not help."""
+        phase = phase_of(error)
+        if steps >= self.fit.settings.settled or phase in _LATER:
+            why = "" if steps >= self.fit.settings.settled else "a smaller training batch would not help"
+            error.add_note(fitted_batch.passed_on(cause, phase, steps, size, why))
+            raise error
+        if self.smaller(size) is None:
+            error.add_note(fitted_batch.smallest_failed(cause, phase, size))
+            raise error
+        self._failed += 1
+        if not self.fit.ranks.all_report(f"oom-{self._failed}"):
+            why = "other ranks had enough and wait for this one"
+            error.add_note(fitted_batch.passed_on(cause, phase, steps, size, why))
+            raise error
+
+    def smaller(self, size: int) -> int | None:
+        sizes = self.fit.asked.sizes()
+        if sizes is None:
+            return max(1, int(size * _SHRINK)) if size > 1 else None
+        return max((other for other in sizes if other < size), default=None)
+
+
+def _is_sized() -> bool:
+    """`oomproof size` looks on: it asks for the memory of what runs, and ends it after three steps."""
+    return bool(os.environ.get("OOMPROOF_SIZE"))
+
 
 Size = str | int | None
 
@@ -63,7 +224,7 @@ def fit_batch(
         start,
         _bytes(capacity),
         settled,
-        fit_messages.silent if quiet else fit_messages.to_stderr,
+        fitted_batch.silent if quiet else fitted_batch.to_stderr,
     )
     if start < 1:
         raise OomproofError(f"start={start} is no batch", "give a whole number from 1 on", USAGE)

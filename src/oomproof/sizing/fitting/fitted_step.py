@@ -11,8 +11,9 @@ from oomproof.errors import OomproofError
 from oomproof.records import replace
 from oomproof.sizing import step_sizing
 from oomproof.sizing.batch_search import largest_batch
+from oomproof.sizing.caching_allocator import smallest_capacity
 from oomproof.sizing.card_constants import ANY_CARD
-from oomproof.sizing.fitting import fit_messages, rank_agreement
+from oomproof.sizing.fitting import fitted_batch, rank_agreement
 from oomproof.sizing.fitting.fitted_batch import Asked, Batch
 from oomproof.sizing.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.sizing.fitting.module_state import modules_of
@@ -23,7 +24,6 @@ from oomproof.sizing.fitting.released_memory import empty_cache
 from oomproof.sizing.fitting.split_notes import Seen, compares, split_notes
 from oomproof.sizing.fitting.training_probe import need_torch
 from oomproof.sizing.scaled_log import log_pair
-from oomproof.sizing.smallest_capacity import smallest_capacity
 from oomproof.sizing.virtual_run import VirtualRun, asked_expandable, widths
 from oomproof.units import format_size
 
@@ -125,7 +125,7 @@ def _predicted(
         smallest = min(found.seen)
         raise OomproofError(
             f"not even a batch of {smallest} fits: it needs {format_size(found.seen[smallest])} of {format_size(capacity)}",
-            fit_messages.SMALLER_MODEL,
+            fitted_batch.SMALLER_MODEL,
         )
     seen = replace(seen, squares=_squares(runs))
     size = ranks.agree(found.batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.records import dataclass, replace
-from oomproof.sizing.fitting import fit_messages
+from oomproof.sizing.fitting import fitted_batch
 from oomproof.sizing.fitting.fitted_batch import Asked, Batch, remembered
 from oomproof.sizing.fitting.memory_meter import Meter
 from oomproof.sizing.fitting.probe_plan import START, Next, Probe, next_batch
@@ -33,7 +33,7 @@ class FitSettings:
     start: int = START
     capacity: int | None = None
     settled: int = SETTLED
-    tell: fit_messages.Tell = fit_messages.to_stderr
+    tell: fitted_batch.Tell = fitted_batch.to_stderr
 
 
 class MeasuredFit:
@@ -91,7 +91,7 @@ class MeasuredFit:
                 back()
             self.probes.append(probe)
             if seen.evaluates_first and not self.seen.evaluates_first:
-                self.tell(fit_messages.EVALUATES_FIRST)
+                self.tell(fitted_batch.EVALUATES_FIRST)
             self.seen = self.seen.joined(seen)
             if probe.cause is not None:
                 self.tell(f"out of memory while a batch of {step.batch} was measured: a smaller one is next")
@@ -104,9 +104,9 @@ class MeasuredFit:
             return self.batch(step.batch)
         measured = list(readings)
         capacity = self.settings.capacity or readings[measured[-1]].capacity
-        notes = (fit_messages.TIGHT,) if step.tight else ()
+        notes = (fitted_batch.TIGHT,) if step.tight else ()
         batch = self.batch(step.batch, most=step.most, need=step.need, capacity=capacity, notes=notes)
-        self.tell(fit_messages.chosen(batch, measured))
+        self.tell(fitted_batch.chosen(batch, measured))
         for note in batch.notes:
             self.tell(f"note: {note}")
         return batch
@@ -124,7 +124,7 @@ class MeasuredFit:
         if size == 0:  # by our figures nothing fits; what is true the first steps will tell
             size = self.smallest
             if self.confirm and any(probe.cause is not None and probe.batch <= size for probe in self.probes):
-                raise OomproofError(f"not even a batch of {size} fits", fit_messages.SMALLER_MODEL)
+                raise OomproofError(f"not even a batch of {size} fits", fitted_batch.SMALLER_MODEL)
             self.tell(f"not even a batch of {size} seems to fit: starting with it all the same")
         return replace(own, batch=size)
 

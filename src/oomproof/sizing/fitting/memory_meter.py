@@ -11,8 +11,7 @@ from typing import Any
 from oomproof.ledger import current_budget
 from oomproof.machine import processes
 from oomproof.records import dataclass, replace
-from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.smallest_capacity import Events, smallest_capacity
+from oomproof.sizing.caching_allocator import CachingAllocator, Events, smallest_capacity
 from oomproof.sizing.virtual_run import asked_expandable
 from oomproof.units import MIB
 

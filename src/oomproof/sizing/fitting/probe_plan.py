@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 from oomproof.records import dataclass
 from oomproof.sizing.batch_search import allowed_sizes, largest_batch
-from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.caching_allocator import CachingAllocator, Events, fits, smallest_capacity
 from oomproof.sizing.fitting.memory_meter import Reading
 from oomproof.sizing.scaled_log import LogPair, log_pair
-from oomproof.sizing.smallest_capacity import Events, fits, smallest_capacity
 
 START = 2  # batch normalisation fails on one sample, and kernels for one are often others
 _SECOND = 0.6  # of the capacity: so far the second look goes, if all grew with the batch; what is fixed makes it less

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from oomproof.sizing.fitting.module_state import beside_weights, gradients_back, kept, modules_of
-from oomproof.sizing.fitting.outer_values import outer_values
-from oomproof.sizing.fitting.process_state import is_scaler
+from oomproof.sizing.fitting.process_state import is_scaler, outer_values
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from oomproof.records import dataclass
-from oomproof.sizing.planning.split_effects import comparing_note, norms_note
+from oomproof.sizing.planning.fit_points import comparing_note, norms_note
 
 # Losses that compare the samples of a batch with each other, by what libraries call them (sentence-transformers, pytorch-metric-learning, CLIP)
 _COMPARING = re.compile(

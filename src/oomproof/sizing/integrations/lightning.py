@@ -14,15 +14,14 @@ from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.records import replace
-from oomproof.sizing.fitting import fit_messages, rank_agreement
-from oomproof.sizing.fitting.fitted_batch import Asked, Batch
+from oomproof.sizing.fitting import fitted_batch, rank_agreement
+from oomproof.sizing.fitting.fitted_batch import ANY, Asked, Batch, effective_note, wanted_effective
 from oomproof.sizing.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.sizing.fitting.module_state import beside_weights, gradients_back, modules_of, passing_buffers
 from oomproof.sizing.fitting.module_state import kept as kept_on_host
 from oomproof.sizing.fitting.probe_plan import START
 from oomproof.sizing.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.sizing.fitting.released_memory import release
-from oomproof.sizing.integrations.asked_effective import ANY, effective_note, wanted_effective
 from oomproof.units import parse_size
 
 # Two names of one library; whichever the script has imported
@@ -53,7 +52,7 @@ class FitBatch(Callback):  # type: ignore[misc]
         quiet: bool = False,
     ) -> None:
         limit = parse_size(capacity) if isinstance(capacity, str) else capacity
-        tell = fit_messages.silent if quiet else fit_messages.to_stderr
+        tell = fitted_batch.silent if quiet else fitted_batch.to_stderr
         self.effective, self.name = effective, name
         self.settings = FitSettings(None, most, start, limit, tell=tell)
         self.batch: Batch | None = None

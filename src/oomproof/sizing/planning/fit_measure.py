@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from oomproof.records import replace
 from oomproof.sizing import virtual_run
+from oomproof.sizing.caching_allocator import smallest_capacity
 from oomproof.sizing.card_constants import Card
-from oomproof.sizing.frozen_weights import frozen_weights
 from oomproof.sizing.measured_workspaces import EMPTIED
 from oomproof.sizing.planning.fit_points import (
     EXPANDABLE,
@@ -18,9 +18,9 @@ from oomproof.sizing.planning.fit_points import (
     Point,
     Source,
 )
+from oomproof.sizing.quantized_weights import frozen_weights
 from oomproof.sizing.scaled_log import LogPair, log_pair
 from oomproof.sizing.script_sizing import SizedScript
-from oomproof.sizing.smallest_capacity import smallest_capacity
 from oomproof.sizing.virtual_run import VirtualRun
 
 _QUIET = ("eval", "generate")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..virtual_gpu.nested_tensors import tensors
-from ..virtual_gpu.optimizer_rounds import OptimizerRounds
 from ..virtual_gpu.step_limits import STEPS
+from ..virtual_gpu.training_flow import OptimizerRounds
 from .phase_peaks import EVAL, GENERATE, LOAD, SAVE, TRAIN, PhasePeaks
 
 EVALUATIONS = 2  # the second has what the first and the training have left behind

@@ -15,9 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import _utils, dataloader
 
 from ..virtual_gpu import worker_peaks
-from ..virtual_gpu.largest_batches import Largest, has_numbers, made, search, shapes
+from ..virtual_gpu.largest_batches import Largest, has_numbers, made, sample_size, search, shapes
 from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow, queued_bytes, with_own
-from ..virtual_gpu.sample_sizes import sample_size
 from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, TRAIN
 

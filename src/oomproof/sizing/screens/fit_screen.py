@@ -16,13 +16,19 @@ from oomproof.plans.plan import (
 )
 from oomproof.reports.table_text import folded, table
 from oomproof.sizing.fit_verdict import Place
-from oomproof.sizing.frozen_weights import KINDS
-from oomproof.sizing.planning.fit_confirmation import Confirmation
-from oomproof.sizing.planning.fit_points import EXPANDABLE, NATIVE, QUANTIZED, RELEASED, Predicted, predict
+from oomproof.sizing.planning.fit_points import (
+    EXPANDABLE,
+    NATIVE,
+    QUANTIZED,
+    RELEASED,
+    Predicted,
+    predict,
+    split_notes,
+)
 from oomproof.sizing.planning.fit_search import MOST, FitAnswer, Scenario
-from oomproof.sizing.planning.fit_tiers import MAXIMUM, UNEVEN, Allowed, Tier, tiers
-from oomproof.sizing.planning.split_effects import split_notes
+from oomproof.sizing.planning.fit_tiers import MAXIMUM, UNEVEN, Allowed, Confirmation, Tier, tiers
 from oomproof.sizing.planning.step_times import StepTime, pace_note, step_text, step_time
+from oomproof.sizing.quantized_weights import KINDS
 from oomproof.sizing.screens.size_report import typed
 from oomproof.units import format_size
 

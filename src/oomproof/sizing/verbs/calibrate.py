@@ -23,7 +23,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import tell
 from oomproof.sizing import calibrated_card, calibration
 from oomproof.sizing.calibrated_card import CalibratedCard, mib
-from oomproof.sizing.common_operations import common_operations
+from oomproof.sizing.calibration import common_operations
 from oomproof.units import format_size, parse_duration
 
 DEFAULT_TIME = "100s"

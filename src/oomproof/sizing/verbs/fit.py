@@ -45,13 +45,12 @@ from oomproof.sizing import calibrated_card, card_lookup, script_sizing, sizing_
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.fit_verdict import Place, card_of, ram_of
 from oomproof.sizing.planning import fit_tiers
-from oomproof.sizing.planning.fit_confirmation import Confirmation, confirmation
 from oomproof.sizing.planning.fit_measure import BetweenRuns, point_of
 from oomproof.sizing.planning.fit_points import Point
 from oomproof.sizing.planning.fit_search import FitAnswer, FitRequest, NotSized, fit
-from oomproof.sizing.planning.fit_tiers import Capacity
+from oomproof.sizing.planning.fit_tiers import Capacity, Confirmation, confirmation
+from oomproof.sizing.planning.step_times import paces_of, usual_batch
 from oomproof.sizing.screens import fit_screen
-from oomproof.sizing.verbs.fit_history import paces_of, usual_batch
 from oomproof.sizing.verbs.size import places_here
 from oomproof.units import format_size, parse_duration, parse_size
 

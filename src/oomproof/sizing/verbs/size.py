@@ -127,7 +127,7 @@ def _command(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from oomproof.recording.run_folders import find
-    from oomproof.sizing.screens import size_comparison
+    from oomproof.sizing.screens import size_report
 
     if words := args.targets or args.command:
         raise OomproofError(f"{words[0]} is not sized beside --compare RUN", "give one of the two", USAGE)
@@ -138,11 +138,11 @@ def _compare(args: argparse.Namespace) -> int:
         "leave it out",
     )
     compared = find(args.compare)
-    rows = size_comparison.compare(compared)
+    rows = size_report.compare(compared)
     if args.json:
-        print(json.dumps(size_comparison.as_json(compared, rows), indent=1))
+        print(json.dumps(size_report.as_json(compared, rows), indent=1))
     else:
-        print("\n".join(size_comparison.lines(compared, rows, terminal_columns(100))))
+        print("\n".join(size_report.lines(compared, rows, terminal_columns(100))))
     return 0
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,11 +14,24 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .counted_checkpoints import CountedCheckpoints
 from .nested_tensors import fakes
-from .optimizer_rounds import OptimizerRounds
-from .own_memory import OwnMemory
 from .step_limits import PATIENCE, STEPS
-from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
+from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, OwnMemory, user_line
 from .virtual_mode import VirtualMode
+
+RESTS = 12  # steps of the others that one which rests is waited for: critics are often trained five times as often
+
+
+class OptimizerRounds:
+    def __init__(self) -> None:
+        self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def stepped(self, optimizer: Any, alive: Iterable[Any], patient: bool = True) -> int:
+        """How many steps the loop has made. ``alive``: all optimizers there are; ``patient``: whether one that has not stepped is waited for."""
+        self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        most = max(self._counts.values())
+        least = min((self._counts.get(other, 0) for other in alive), default=most)
+        return max(least, most - RESTS) if patient else most
+
 
 ACCUMULATED = 16  # backward passes without a step: then it is taken for the script, which may gather forty
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation

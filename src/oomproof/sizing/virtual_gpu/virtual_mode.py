@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from . import blocked_convolutions, cuda_kernels
-from .batch_facts import WATCHED, BatchFacts
+from . import cuda_kernels
 from .known_elements import KnownElements
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
@@ -20,6 +19,128 @@ from .set_elements import SetElements
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
 from .unfamiliar_operations import is_familiar, possible
 from .uniform_tensors import UniformTensors
+
+_MANY = 16  # samples, from which on one pixel's filters go to oneDNN with one thread too
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def copies(func: Any, args: Any, out: Any) -> int:
+    """Bytes beyond operands and results, at most."""
+    if func is aten.convolution.default:
+        image, weight, stride, transposed, groups = (args[place] for place in (0, 1, 3, 6, 8))
+        is_blocked = _is_blocked(image, weight, stride)
+        return _forward(image, weight, out, stride, transposed, groups) if is_blocked else 0
+    if func is aten.convolution_backward.default:
+        gradient, image, weight, stride = (args[place] for place in (0, 1, 2, 4))
+        transposed, groups, wanted = (args[place] for place in (7, 9, 10))
+        is_blocked = _is_blocked(image, weight, stride)
+        return _backward(image, weight, gradient, stride, transposed, groups, wanted) if is_blocked else 0
+    return 0
+
+
+def _is_blocked(image: Any, weight: Any, stride: Any) -> bool:
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return False
+    if image.dtype not in (torch.float32, torch.bfloat16, torch.float16) or image.dim() not in (3, 4, 5):
+        return False
+    last = _LAST.get(image.dim())
+    for tensor in (image, weight):
+        if last is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=last):
+            return False
+    pixel = _one_pixel(weight) and max(stride, default=1) == 1
+    return not (pixel and image.shape[0] < _MANY and torch.get_num_threads() == 1)
+
+
+def _one_pixel(weight: Any) -> bool:
+    return bool(weight.shape[2:].numel() == 1)
+
+
+def _block() -> int:
+    """Channels, by the widest registers."""
+    return 16 if "512" in torch.backends.cpu.get_cpu_capability() else 8
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.itemsize)
+
+
+def _filled(tensor: Any, groups: int, block: int) -> int:
+    """With its channels up to whole blocks; groups stay as they are."""
+    channels = int(tensor.shape[1])
+    if groups > 1 or not channels:
+        return _bytes(tensor)
+    return _bytes(tensor) // channels * (-(-channels // block) * block)
+
+
+def _forward(image: Any, weight: Any, out: Any, stride: Any, transposed: bool, groups: int) -> int:
+    block, made = _block(), _bytes(out)
+    read = 0 if _is_read_as_it_is(image, groups, block, _one_pixel(weight)) else _filled(image, groups, block)
+    most = max(read + _bytes(weight) - made, 0) + _filled(out, groups, block)
+    return max(most, _spread(out, stride, groups, block)) if transposed else most
+
+
+def _backward(
+    image: Any, weight: Any, gradient: Any, stride: Any, transposed: bool, groups: int, wanted: Any
+) -> int:
+    """The image's gradient first; beside it that of the weights is computed."""
+    block, most = _block(), 0
+    if wanted[0]:
+        most = _filled(image, groups, block) + max(0, _filled(gradient, groups, block) - _bytes(image))
+        if not transposed:
+            most = max(most, _spread(image, stride, groups, block))
+    if wanted[1]:
+        if groups == 1 and image.shape[1] < block and not _one_pixel(weight):
+            block = 8  # there are no kernels for wider blocks
+        read = 0 if _is_colours(image, groups) else _filled(image, groups, block)
+        most = max(most, read + _filled(gradient, groups, block) + _bytes(weight))
+    return most
+
+
+def _spread(made: Any, stride: Any, groups: int, block: int) -> int:
+    """What steps of more than one pixel spread out: once more than the others."""
+    return 2 * _filled(made, groups, block) if max(stride, default=1) > 1 and groups == 1 else 0
+
+
+def _is_read_as_it_is(image: Any, groups: int, block: int, one_pixel: bool) -> bool:
+    few = groups == 1 and image.shape[1] < block and not one_pixel
+    return few or _is_colours(image, groups)
+
+
+def _is_colours(image: Any, groups: int) -> bool:
+    channels = int(image.shape[1])
+    return groups == 1 and (channels == 3 or (channels < 3 and _block() == 16))
+
+
+aten = torch.ops.aten
+_LOSSES = {aten.nll_loss_forward.default, aten.nll_loss2d_forward.default}
+_PRODUCTS = {aten.mm.default, aten.addmm.default}
+WATCHED = _LOSSES | _PRODUCTS
+_MEAN = 1  # of torch's reductions
+_MOST = 64
+
+
+class BatchFacts:
+    """``rows``: of losses that are the mean over them. ``squares``: n of products that are n × n: each sample with each other."""
+
+    def __init__(self) -> None:
+        self.norms = 0  # layers that take mean and variance of the batch
+        self.rows: set[int] = set()
+        self.squares: set[int] = set()
+
+    def see(self, func: Any, args: Any, out: Any) -> None:
+        if func in _LOSSES:
+            if args[3] == _MEAN and len(self.rows) < _MOST:
+                self.rows.add(int(args[1].numel()))
+        elif out.shape[0] == out.shape[1] and len(self.squares) < _MOST:
+            self.squares.add(int(out.shape[0]))
+
+    def see_module(self, module: Any) -> None:
+        kind = torch.nn.modules.batchnorm._BatchNorm
+        self.norms += sum(part.training for part in module.modules() if isinstance(part, kind))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"norms": self.norms, "rows": sorted(self.rows), "squares": sorted(self.squares)}
+
 
 CARD = torch.device("cuda", 0)
 TRACING, LOWERING = "tracing", "lowering"  # see `compiler_view` and `planned_graphs`
@@ -144,7 +265,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             sizes = self.workspaces(func, args, kwargs, out)
             self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
         elif fresh:
-            self.log.passing(blocked_convolutions.copies(func, args, out), HOST)
+            self.log.passing(copies(func, args, out), HOST)
         self._see_unfamiliar(func, args, kwargs, out)
 
     def _see_unfamiliar(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -13,9 +13,9 @@ import time
 import warnings
 from typing import Any
 
-from . import ranks
-from .own_memory import resident
+from . import one_rank
 from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
+from .storage_log import resident
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
@@ -24,9 +24,9 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
-    if ranks.is_another():
-        ranks.wait_for_the_first(folder)
-    if ranks.is_launcher(getattr(sys, "orig_argv", [])[1:]):
+    if one_rank.is_another():
+        one_rank.wait_for_the_first(folder)
+    if one_rank.is_launcher(getattr(sys, "orig_argv", [])[1:]):
         return
     afterwards = {
         "torch": lambda module: install(folder),
@@ -285,7 +285,6 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
         cuda_kernels,
         cuda_queries,
         cuda_redirect,
-        cuda_tensor_types,
         operation_workspaces,
         recurrent_layers,
         sparse_matrices,
@@ -296,7 +295,7 @@ def change_torch(redirect: Any, library: Any, total: int) -> None:
     cuda_redirect.show_devices(redirect)
     cuda_redirect.show_bodies()
     cuda_redirect.follow_device_context(redirect)
-    cuda_tensor_types.install(redirect)
+    cuda_redirect.install(redirect)
     sparse_matrices.install(redirect)
     cuda_queries.install(mode.log, total)
     virtual_modules.install(mode, redirect)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Literal
 
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.records import dataclass
 
 Values = tuple[str, ...]  # one of each factor, in the order of the factors
@@ -124,3 +125,19 @@ def _is_higher(single: Experiment, first: Experiment) -> bool:
     if single.peak is None or first.peak is None:
         return False
     return single.peak > first.peak and not same_peak(single.peak, first.peak)
+
+
+def outcome_of(verdict: Verdict, timed_out: bool) -> tuple[Outcome, str]:
+    """(outcome, in words). ``timed_out``: ended by us, because its time was over."""
+    kind = verdict.kind
+    if kind.memory and verdict.culprit is not None:
+        return FAILED, f"{kind.title}, but {verdict.culprit.called} filled the machine"
+    if kind.memory:
+        return DIED, kind.title
+    if verdict.cause == "finished" and not verdict.all_well:
+        return DIED, "finished, but the kernel killed one of its processes"
+    if timed_out:
+        return LIVED, "alive when --max-time was over"
+    if verdict.cause == "finished":
+        return LIVED, kind.title
+    return FAILED, verdict.headline

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.sizing.data import pandas_text
+from oomproof.sizing.data import text_sample
 from oomproof.sizing.data.file_formats import load_cost
 from oomproof.sizing.data.load_cost import EXACT, SAMPLED
 
@@ -57,7 +57,7 @@ def test_text_as_objects_takes_more(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     peaks = []
     for version in (2, 3):
         versions = {"pandas": version, "pyarrow": 20}
-        monkeypatch.setattr(pandas_text, "_major_version", versions.__getitem__)
+        monkeypatch.setattr(text_sample, "_major_version", versions.__getitem__)
         peaks.append(load_cost(path).peak or 0)
     assert peaks[0] > peaks[1] + 64 * ROWS
 

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.caching_allocator import CachingAllocator, smallest_capacity
 from oomproof.sizing.fitting.memory_meter import HostMeter, card_capacity, measured_need, trace_events
-from oomproof.sizing.smallest_capacity import smallest_capacity
 
 MIB, GIB = 1 << 20, 1 << 30
 

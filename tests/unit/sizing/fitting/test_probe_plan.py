@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.sizing.batch_search import largest_batch
+from oomproof.sizing.caching_allocator import fits, smallest_capacity
 from oomproof.sizing.fitting.memory_meter import Reading
 from oomproof.sizing.fitting.probe_plan import Next, Probe, next_batch
-from oomproof.sizing.smallest_capacity import fits, smallest_capacity
 
 MIB, GIB = 1 << 20, 1 << 30
 Log = Callable[[int], list[tuple[int, int]]]

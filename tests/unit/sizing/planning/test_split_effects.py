@@ -6,8 +6,7 @@ from typing import Any
 
 from oomproof.records import replace
 from oomproof.sizing.host_figures import HostFigures
-from oomproof.sizing.planning.fit_points import Point
-from oomproof.sizing.planning.split_effects import split_notes
+from oomproof.sizing.planning.fit_points import Point, split_notes
 
 
 def point(batch: int, **facts: Any) -> Point:

@@ -15,12 +15,11 @@ from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan
 from oomproof.records import replace
 from oomproof.sizing.fit_verdict import card_of, ram_of
-from oomproof.sizing.frozen_weights import FrozenWeights
-from oomproof.sizing.planning.fit_confirmation import confirmation
 from oomproof.sizing.planning.fit_points import NATIVE, QUANTIZED, CardNeed, Point
 from oomproof.sizing.planning.fit_search import FitAnswer, FitRequest, fit
-from oomproof.sizing.planning.fit_tiers import Capacity
+from oomproof.sizing.planning.fit_tiers import Capacity, confirmation
 from oomproof.sizing.planning.step_times import Pace
+from oomproof.sizing.quantized_weights import FrozenWeights
 from oomproof.sizing.rehearsing import OutOfMemory, PhasePeak, Rehearsal
 from oomproof.sizing.screens import fit_screen
 from oomproof.units import GIB, MIB

@@ -11,7 +11,7 @@ import pytest
 from oomproof.plans.command_template import template_of
 from oomproof.recording import schema
 from oomproof.recording.run_folders import runs_folder
-from oomproof.sizing.verbs.fit_history import paces_of, usual_batch
+from oomproof.sizing.planning.step_times import paces_of, usual_batch
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from oomproof.sweeps.experiments.experiment_conclusion import (
     Elimination,
     eliminate,
 )
-from oomproof.sweeps.experiments.experiment_outcome import outcome_of
-from oomproof.sweeps.experiments.experiment_plan import DIED, FAILED, LIVED, Experiment, Factor
+from oomproof.sweeps.experiments.experiment_plan import DIED, FAILED, LIVED, Experiment, Factor, outcome_of
 
 MIB = 1 << 20
 BS, ACCUM = Factor("bs", ("32", "8", "4")), Factor("accum", ("16", "1"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oomproof.cli.main import main
 from oomproof.errors import USAGE
 from oomproof.sweeps.experiments.experiment_plan import Factor
-from oomproof.sweeps.verbs.vary_flags import environment_of, factors_of, filled, run_name
+from oomproof.sweeps.verbs.bisect import environment_of, factors_of, filled, run_name
 
 
 def test_factors() -> None:

@@ -7,7 +7,7 @@ from test_virtual_run import a_run
 
 from oomproof.sizing import virtual_run
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.shuffled_steps import reserved_in_other_orders
+from oomproof.sizing.log_variants import reserved_in_other_orders
 from oomproof.units import format_size
 
 MIB = 1 << 20
@@ -121,7 +121,7 @@ def test_whose_order_is_known() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch.utils.data import DataLoader, WeightedRandomSampler
 
-    from oomproof.sizing.virtual_gpu.many_shapes import order_of
+    from oomproof.sizing.virtual_gpu.loader_flow import order_of
 
     rows = list(range(6))
     seed = torch.Generator().manual_seed(1)
