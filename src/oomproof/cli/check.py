@@ -9,7 +9,6 @@ Exit status: 0 it fits, 75 not now, 69 never on this machine.
   oomproof check --need 20G --json | jq .answers
   oomproof check --need 20G && python train.py   start only when it fits
   oomproof check --together train=19G,glm=20G    do both fit at the same time? what would make them?
-  oomproof check --together a=19G/14G,b=20G/12G  ... with 14 and 12 GiB on the GPU
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--together",
         metavar="JOBS",
         help="do these fit at the same time, in which order, and what would make them: train=19G,glm=20G,desktop=3G "
-        "(train=19G/14G:0: 14 GiB on GPU 0 too; a run's name alone: what it held before)",
+        "(a run's name alone: what it held before)",
     )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the screen")
 

@@ -62,7 +62,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "fix": ("fix", "what to change in a run's files so that it fits: a diff; --apply writes it, --undo"),
     "profile": (
         "profile",
-        "run a command with memray, scalene or valgrind around it, and keep the page with the run",
+        "run a Python command with memray around it, and keep the page with the run",
     ),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),

@@ -39,8 +39,8 @@ from oomproof.recording import run_folders
 from oomproof.records import replace
 
 if TYPE_CHECKING:
+    from oomproof.diagnosis.death_patterns import Ending
     from oomproof.diagnosis.outage_verdict import Outage
-    from oomproof.diagnosis.pattern_facts import Ending
     from oomproof.diagnosis.verdict import Verdict
 
 _INPUT_WAIT = 0.1  # seconds
@@ -72,13 +72,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="patterns over all runs of that name or script, or over several logs",
     )
     add(
-        "--interval",
-        action="append",
-        default=[],
-        metavar="KIND=N",
-        help="with --all: a known interval, such as eval=50",
-    )
-    add(
         "--system",
         action="store_true",
         help="what was killed on this machine, by whom, and whether it was a run",
@@ -103,13 +96,11 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
         hint = "oomproof why --system"
         if arguments.what:
             raise OomproofError("--system looks at the machine, not at a run", hint, USAGE)
-        refuse(arguments, ("all", "interval", *one_only), "does not go with --system", hint)
+        refuse(arguments, ("all", *one_only), "does not go with --system", hint)
     else:
         refuse(arguments, ("since",), "goes with --system", "oomproof why --system --since yesterday")
     if arguments.all:
         refuse(arguments, one_only, "goes with one run or one story, not with --all", "oomproof why RUN")
-    else:
-        refuse(arguments, ("interval",), "goes with --all", "oomproof why --all --interval eval=50 RUN")
     if _are_files(arguments.what):
         refuse(arguments, ("again",), "goes with one run", "oomproof why --again RUN")
     if arguments.json:
@@ -398,7 +389,7 @@ def _patterns(arguments: argparse.Namespace) -> int:
         names = what or [run_folders.find(None).name]
         endings = endings_of_runs(dict.fromkeys(run for name in names for run in runs_of(name)))
         following = _why_the_last(endings)
-    patterns = find_patterns(endings, _intervals(arguments.interval))
+    patterns = find_patterns(endings)
     if arguments.md or arguments.html:
         _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT) + following)
     return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()) + following)
@@ -408,16 +399,6 @@ def _why_the_last(endings: list[Ending]) -> str:
     """The command that explains the newest death, as a paragraph of its own."""
     last = next((ending for ending in reversed(endings) if ending.died), None)
     return f"\n\nnext     oomproof why {run_folders.to_type(run_folders.find(last.label))}" if last else ""
-
-
-def _intervals(words: list[str]) -> dict[str, int]:
-    intervals = {}
-    for word in words:
-        kind, _, number = word.partition("=")
-        if not kind or not number.isdigit() or int(number) < 1:
-            raise OomproofError(f"--interval {word}: not KIND=N", "for example --interval eval=50", USAGE)
-        intervals[kind] = int(number)
-    return intervals
 
 
 def _system(arguments: argparse.Namespace) -> int:

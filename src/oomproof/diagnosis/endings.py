@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from oomproof.diagnosis.death_patterns import Ending, MemoryAtEnd
 from oomproof.diagnosis.judge import judge_texts
 from oomproof.diagnosis.kill_endings import explained, is_history, kill_endings
-from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.diagnosis.silent_end import is_running, with_log_file
 from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.diagnosis.verdict import Verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.death_patterns import Ending, MemoryAtEnd
 from oomproof.diagnosis.kernel_dump import job_of
-from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.kernel_report import holds_one_job
 from oomproof.evidence.texts.kill_history import (

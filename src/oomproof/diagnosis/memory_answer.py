@@ -179,7 +179,9 @@ def _about_growth(
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
         following = f"{growth.made_at}; a smaller batch only delays the end. Then {command(case)}"
     elif case.native:
-        following = f"find what it never frees: oomproof profile --with valgrind -- {shlex.join(case.argv)}, with a small input"
+        following = (
+            f"find what it never frees: valgrind --tool=massif {shlex.join(case.argv)}, with a small input"
+        )
     elif growth.not_a_leak:
         kept = Remedy(growth.not_a_leak, "measured", change=Change("env", "MALLOC_ARENA_MAX", after="2"))
         following = f"{growth.not_a_leak}: MALLOC_ARENA_MAX=2 {command(case)}"

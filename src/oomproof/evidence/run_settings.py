@@ -22,7 +22,6 @@ BATCH = re.compile(
 EVAL_BATCH = re.compile(
     r"^(?:per_device_|per_gpu_)?(?:eval|evaluation|val|valid|validation|test)_batch(?:_?size)?$"
 )
-_EPOCH_STEPS = re.compile(r"^(?:steps|batches|iters|iterations)_per_epoch$|^(?:len_)?train_loader_len$")
 _ASSIGNED = re.compile(
     r"""(?<![\w./-])-{0,2}["']?([A-Za-z][\w-]{1,60}?)["']?\s{0,3}(?:=|:|\s)\s{0,12}["']?(\d{1,9})(?![\w.%/])"""
 )
@@ -31,9 +30,6 @@ _DEVICE = re.compile(
     r"(cuda(?::\d+)?|mps(?::\d+)?|cpu|xpu(?::\d+)?|tpu|gpu)\b"
 )
 _ACCUMULATION_WORDS = re.compile(r"(?i)gradient accumulation(?: steps)?\s*[:=]\s*(\d{1,6})")
-_BATCH_WORDS = re.compile(
-    r"(?i)(?:instantaneous batch size per device|batch size per device)\s*[:=]\s*(\d{1,7})"
-)
 _DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d)[:h](\d\d)(?::(\d\d))?(?:[.,]\d{1,9})?\s?(Z|UTC|[+-]\d\d:?\d\d)?"
 )
@@ -91,22 +87,6 @@ def intervals(settings: Mapping[str, str]) -> dict[str, int]:
     return by_name
 
 
-def batch_size(settings: Mapping[str, str]) -> int | None:
-    return _first(settings, BATCH)
-
-
-def steps_per_epoch(settings: Mapping[str, str]) -> int | None:
-    return _first(settings, _EPOCH_STEPS)
-
-
-def _first(settings: Mapping[str, str], pattern: re.Pattern[str]) -> int | None:
-    for key, value in settings.items():
-        name = key.rpartition(".")[2].replace("-", "_").lower()
-        if pattern.match(name) and value.isdecimal() and 0 < len(value) < 10 and int(value) > 0:
-            return int(value)
-    return None
-
-
 def told_in(lines: Iterable[str]) -> dict[str, str]:
     """Settings a log prints about itself ("eval_steps=50", "'save_steps': 500", "Gradient Accumulation steps = 16"):
     only the intervals, sizes and the device that matter here, the first mention of each."""
@@ -115,14 +95,12 @@ def told_in(lines: Iterable[str]) -> dict[str, str]:
         line = line[:4000]
         if match := _ACCUMULATION_WORDS.search(line):
             settings.setdefault("gradient_accumulation_steps", match[1])
-        if match := _BATCH_WORDS.search(line):
-            settings.setdefault("batch_size", match[1])
         if match := _DEVICE.search(line):
             settings.setdefault("device", match[1].lower())
         for match in _ASSIGNED.finditer(line):
             name = match[1].replace("-", "_").lower()
-            patterns = (BATCH, _EPOCH_STEPS, *(pattern for _, pattern in _INTERVALS))
             # "batch 117" is progress; a size of that name needs to say so
+            patterns = (BATCH, *(pattern for _, pattern in _INTERVALS))
             if name not in ("batch", "bs") and any(pattern.match(name) for pattern in patterns):
                 settings.setdefault(name, match[2])
     return settings

@@ -83,17 +83,11 @@ def python_target(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def without_profiler(argv: Sequence[str]) -> list[str]:
-    """The user's own command, of one that `oomproof profile` put a profiler around: its file is gone the next time."""
+    """The user's own command, of one that `oomproof profile` put memray around: its file is gone the next time."""
     words = list(argv)
-    for begin in (["-m", "memray", "run", "-q", "-o"], ["-m", "scalene", "run", "-o"]):
-        for at in range(len(words)):
-            if words[at : at + len(begin)] == begin and _PROFILE in "".join(words[at + len(begin) :][:1]):
-                rest = words[at + len(begin) + 1 :]
-                if "scalene" in begin and "---" in rest:
-                    rest.remove("---")
-                return words[:at] + rest
-    if words[:2] == ["valgrind", "-q"] and any(_PROFILE in word for word in words[2:4]):
-        return words[4:]
+    for at in range(len(words) - 5):
+        if words[at + 1 : at + 5] == ["memray", "run", "-q", "-o"] and _PROFILE in words[at + 5]:
+            return words[:at] + words[at + 6 :]
     return words
 
 

@@ -1,23 +1,13 @@
-"""Do these jobs fit on this machine together, in which turns, and what would make them fit? Plain arithmetic on plain bytes.
-
-    wanted = each job's need, or what it holds already where that is more + everything else + the margin
-    memory = RAM + disk swap; zram is no memory
-
-Everything else is what is in use now beyond the jobs named, or what the user says it will be, whichever is more. Cards are
-asked the same question each for itself, without a margin (cards_together.py).
-"""
+"""Whether a set of jobs fits into RAM at the same time, in which turns, and what would make it fit. Pure arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from oomproof.ledger.budget import EXIT_STATUS, Budget, Status
-from oomproof.ledger.cards_together import CardPart, CardSpace, CardSum, is_too_large, place
-from oomproof.records import dataclass, replace
+from oomproof.ledger.budget import Budget, Status
+from oomproof.records import dataclass
 from oomproof.units import GIB
-
-Way = Literal["turns", "swap", "smaller", "close", "gpu-share", "gpu-smaller", "gpu-close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +19,7 @@ class Part:
     basis: str
     held: int = 0
     running: bool = False
-    card: CardPart = CardPart()
-    command: str = ""  # of its last run, as one line to type; empty: not known, or not to be typed
+    command: str = ""  # of its last run, as one line to type; empty: not known
 
     @property
     def wanted(self) -> int:
@@ -38,26 +27,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Jobs that fit at the same time. ``close``: bytes of everything else that must go first."""
-
-    names: tuple[str, ...]
-    wanted: int
-    close: int = 0
-    cards: tuple[CardSum, ...] = ()  # those that these jobs use
-
-    @property
-    def gpu_close(self) -> int:
-        """The same on a card."""
-        return max((card.short for card in self.cards), default=0)
-
-
-@dataclass(frozen=True, slots=True)
 class Remedy:
-    way: Way
-    size: int = 0  # of swap to add, that a job may take at most, or to free
+    way: Literal["swap", "smaller", "close"]
+    size: int  # of swap to add, that the job may take at most, or to free
     name: str = ""  # of that job
-    card: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,137 +38,62 @@ class Together:
     parts: tuple[Part, ...]
     budget: Budget
     rest: int  # everything else
-    rest_now: int  # of it, measured now
-    status: Status
-    turns: tuple[Turn, ...]
-    never: tuple[str, ...] = ()  # jobs that do not fit on this machine even alone; they have no turn
-    cards: tuple[CardSum, ...] = ()  # with all of them at once
-    remedies: tuple[Remedy, ...] = ()
-
-    @property
-    def memory(self) -> int:
-        return self.budget.total + self.budget.swap_total
+    turns: tuple[tuple[Part, ...], ...]
+    rest_basis: str = ""
+    never: tuple[Part, ...] = ()  # jobs that do not fit on this machine even alone; they have no turn
 
     @property
     def wanted(self) -> int:
         return sum(part.wanted for part in self.parts) + self.rest
 
     @property
-    def short(self) -> int:
-        """Of what the machine has to its last byte."""
-        return max(0, self.wanted - self.memory)
+    def memory(self) -> int:
+        return self.budget.total + self.budget.swap_total
 
     @property
-    def short_by(self) -> int:
-        """With the margin, without which a desktop is not usable."""
-        return max(0, self.wanted + self.budget.margin - self.memory)
+    def spare(self) -> int:
+        """The bytes that stay free above the margin, without which a desktop is not usable; negative: short."""
+        return self.memory - self.budget.margin - self.wanted
 
     @property
-    def in_swap(self) -> int:
-        """What cannot be in RAM when all have all they want."""
-        return max(0, self.wanted + self.budget.margin - self.budget.total)
+    def status(self) -> Status:
+        return "never" if self.never else "not-now" if self.spare < 0 else "fits"
 
-    @property
-    def exit_status(self) -> int:
-        return EXIT_STATUS[self.status]
+    def remedies(self) -> Iterator[Remedy]:
+        """What would make all fit at once. A machine with more swap than RAM only swaps, so that is not offered."""
+        short = max(0, -self.spare)
+        swap = -(-short // GIB) * GIB
+        if 0 < swap <= self.budget.total:
+            yield Remedy("swap", swap)
+        waiting = [part for part in self.parts if not part.running]
+        largest = max(waiting, key=lambda part: part.wanted, default=None)
+        if largest is not None and 0 < short < largest.wanted:
+            yield Remedy("smaller", largest.wanted - short, largest.name)
+        if 0 < short <= self.rest:
+            yield Remedy("close", short)
 
 
 def together(
-    budget: Budget,
-    parts: Sequence[Part],
-    rest: int = 0,
-    yet_to_grow: int = 0,
-    cards: Sequence[CardSpace] = (),
+    budget: Budget, parts: Sequence[Part], rest: int = 0, yet_to_grow: int = 0, largest: str = ""
 ) -> Together:
-    """``rest``: what the user says everything else takes. ``yet_to_grow``: what runs that are not in the set have reserved."""
+    """``rest``: what the user says everything else takes; it is at least what is in use now beyond the set, of which
+    ``largest`` names the largest job.
+    ``yet_to_grow``: what runs outside the set have reserved."""
     in_use = budget.in_use + budget.swap_total - budget.swap_free
-    rest_now = max(0, in_use - sum(part.held for part in parts)) + yet_to_grow
-    rest = max(rest, rest_now)
+    now = max(0, in_use - sum(part.held for part in parts)) + yet_to_grow
+    basis = "as you say" if rest > now else f"in use now beyond these{largest}"
+    rest = max(rest, now)
     for_jobs = budget.total + budget.swap_total - budget.margin - rest
-    never = [part for part in parts if part.wanted > budget.ever or is_too_large(part.card, cards)]
-    turns = turns_of([part for part in parts if part not in never], for_jobs, cards)
-    sums = _cards_of(parts, cards)
-    fits = sum(part.wanted for part in parts) <= for_jobs and not any(card.short for card in sums)
-    status: Status = "never" if never else "fits" if fits else "not-now"
-    names = tuple(part.name for part in never)
-    answer = Together(tuple(parts), budget, rest, rest_now, status, turns, names, sums)
-    return answer if status == "fits" else replace(answer, remedies=remedies_of(answer))
-
-
-def _cards_of(parts: Sequence[Part], cards: Sequence[CardSpace]) -> tuple[CardSum, ...]:
-    return place([(part.name, part.card) for part in parts], cards)
-
-
-def turns_of(parts: Sequence[Part], for_jobs: int, cards: Sequence[CardSpace] = ()) -> tuple[Turn, ...]:
-    """What runs stays in the first; of the others the largest first, each in the first turn where it fits."""
-
-    def fit(turn: Sequence[Part]) -> bool:
-        short = any(card.short for card in _cards_of(turn, cards))
-        return not short and sum(part.wanted for part in turn) <= for_jobs
-
-    turns: list[list[Part]] = [[part for part in parts if part.running]]
-    waiting = [part for part in parts if not part.running]
-    for part in sorted(waiting, key=lambda part: (-part.wanted, -part.card.wanted)):
-        if (turn := next((turn for turn in turns if fit([*turn, part])), None)) is not None:
+    never = [part for part in parts if part.wanted > budget.ever]
+    # running jobs stay in the first turn; the largest of the others comes first, each in the first turn where it fits
+    turns = [[part for part in parts if part.running and part not in never]]
+    for part in sorted(parts, key=lambda part: -part.wanted):
+        if part.running or part in never:
+            continue
+        fitting = (turn for turn in turns if sum(other.wanted for other in (*turn, part)) <= for_jobs)
+        if (turn := next(fitting, None)) is not None:
             turn.append(part)
         else:
             turns.append([part])
-    order = [part.name for part in parts]
-    return tuple(
-        Turn(
-            tuple(sorted((part.name for part in turn), key=order.index)),
-            wanted := sum(part.wanted for part in turn),
-            max(0, wanted - max(0, for_jobs)),
-            _cards_of(turn, cards),
-        )
-        for turn in turns
-        if turn
-    )
-
-
-def remedies_of(answer: Together) -> tuple[Remedy, ...]:
-    """The cheapest first. Turns are none for a job that does not fit alone. A pause is one only with disk swap, which it then
-    fills: without, it frees nothing."""
-    remedies = []
-    alone = not answer.never and not any(turn.close or turn.gpu_close for turn in answer.turns)
-    if len(answer.turns) > 1 and alone:
-        remedies.append(Remedy("turns"))
-    if answer.short_by:
-        remedies += _of_ram(answer)
-    for card in answer.cards:
-        if card.short:
-            remedies += _of_card(answer, card)
-    return tuple(remedies)
-
-
-def _of_ram(answer: Together) -> list[Remedy]:
-    remedies = []
-    swap = -(-answer.short_by // GIB) * GIB
-    # more than that is no longer a machine that swaps, but one that only does
-    if swap <= answer.budget.total:
-        remedies.append(Remedy("swap", swap))
-    waiting = [part for part in answer.parts if not part.running]
-    largest = max(waiting, key=lambda part: part.wanted, default=None)
-    if largest is not None and largest.wanted > answer.short_by:
-        remedies.append(Remedy("smaller", largest.wanted - answer.short_by, largest.name))
-    if answer.rest_now >= answer.short_by:
-        remedies.append(Remedy("close", answer.short_by))
-    return remedies
-
-
-def _of_card(answer: Together, card: CardSum) -> list[Remedy]:
-    remedies = []
-    waiting = [part for part in answer.parts if part.name in card.names and not part.running]
-    free = card.total - card.rest
-    if (
-        len(waiting) > 1
-        and len(waiting) == len(card.names)
-        and all(part.card.wanted <= free for part in waiting)
-    ):
-        remedies.append(Remedy("gpu-share", card=card.index))
-    largest = max(waiting, key=lambda part: part.card.wanted, default=None)
-    if largest is not None and largest.card.wanted > card.short:
-        remedies.append(Remedy("gpu-smaller", largest.card.wanted - card.short, largest.name, card.index))
-    if card.rest >= card.short:
-        remedies.append(Remedy("gpu-close", card.short, card=card.index))
-    return remedies
+    ordered = (tuple(part for part in parts if part in turn) for turn in turns if turn)
+    return Together(tuple(parts), budget, rest, tuple(ordered), basis, tuple(never))

@@ -190,7 +190,6 @@ def test_stop_of_several_goes_on_after_one_that_cannot(
         ("logs -n -3 a", "'-3' is not a number of lines"),
         ("logs -n some a", "'some' is not a number of lines"),
         ("why --since yesterday a", "--since goes with --system"),
-        ("why --interval eval=5 a", "--interval goes with --all"),
         ("why --system a", "--system looks at the machine"),
         ("why --system --all", "--all does not go with --system"),
         ("why --system --again", "--again does not go with --system"),

@@ -78,7 +78,7 @@ def test_it_is_told_nothing_about_batches_and_python(attempt: Attempt) -> None:
         assert word not in said
     growth = Growth("growing", "", 6.0 * MIB, None, None, 96.0, 300 * MIB, 592 * MIB)
     said = words_of(attempt, job_peak=592 * MIB, growth=growth)
-    assert "find what it never frees: oomproof profile --with valgrind -- ./hog 400" in said
+    assert "find what it never frees: valgrind --tool=massif ./hog 400" in said
     assert "batch" not in said and "detach" not in said
 
 
