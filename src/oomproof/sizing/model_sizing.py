@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.records import dataclass, replace
 from oomproof.sizing.card_constants import RUNNING
+from oomproof.sizing.data.load_cost import call
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.json_source import whole_number
 from oomproof.sizing.kv_sizes import KvCache, Wanted, cache_of_config, cache_of_gguf, text_config
 from oomproof.sizing.model_files import ModelFiles
-from oomproof.sizing.model_weights import Loading, Weights, loadings_of, read_weights
+from oomproof.sizing.model_weights import Weights, read_weights
 from oomproof.sizing.quantized_weights import TYPES, bytes_as
 from oomproof.units import MIB
 
@@ -23,6 +25,39 @@ _ON_CPU = 2  # what oneDNN and malloc keep beside the activations themselves (be
 _INNER = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "feed_forward_length")
 _EXPERT = ("moe_intermediate_size", "expert_feed_forward_length")
 _UBATCH = 512  # tokens that llama.cpp works on at once
+_EXPERT_TENSOR = re.compile(r"\.experts\.\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Bytes at the peak: ``own`` memory, and ``mapped`` pages of the file, which the kernel can take back."""
+
+    call: str
+    own: int
+    mapped: int
+
+
+def loadings_of(weights: Weights, name: str, files: Sequence[str], has_config: bool) -> tuple[Loading, ...]:
+    """The usual way first. As measured with transformers 5.22 and torch 2.13 (bench/model_sizes.py)."""
+    size = weights.bytes + weights.optimizer
+    if weights.kind == "GGUF":
+        return (Loading("llama.cpp, which maps it", 0, size), Loading("llama.cpp with --no-mmap", size, 0))
+    loader = "safetensors.torch.load_file" if weights.kind == "safetensors" else "torch.load"
+    way = f"{call(loader, files[0]) if len(files) == 1 else f'{loader}() of each shard'}, then model.load_state_dict()"
+    # the model's own memory, and beside it the file that is being copied into it
+    beside = weights.largest_file
+    copied = Loading(way, size, beside) if weights.kind == "safetensors" else Loading(way, size + beside, 0)
+    if not has_config:
+        return (copied,)
+    # what need not be converted is mapped; of a mixture, transformers 5 joins the experts of each layer into tensors of its own
+    joined = sum(part.bytes or 0 for part in weights.tensors if _EXPERT_TENSOR.search(part.name))
+    ways = [Loading(call("from_pretrained", name), joined, size)]
+    if not weights.quantized:
+        kind, other = ("fp32", "float32") if "fp32" not in list(weights.by_type)[:1] else ("bf16", "bfloat16")
+        ways.append(
+            Loading(call("from_pretrained", name, f"dtype=torch.{other}"), bytes_as(kind, weights), size)
+        )
+    return (*ways, copied)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from oomproof.sizing.data.load_cost import LoadCost, plural
 from oomproof.sizing.estimate import Estimate, Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, fit
 from oomproof.sizing.kv_sizes import KvCache
-from oomproof.sizing.model_sizing import ModelSizing, Variant
-from oomproof.sizing.model_weights import Loading
+from oomproof.sizing.model_sizing import Loading, ModelSizing, Variant
 from oomproof.units import GIB, MIB, format_exact, format_size
 
 SCHEMA = 1
