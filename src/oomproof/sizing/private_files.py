@@ -15,6 +15,7 @@ command then sees the machine's processes and cannot write to their files; from 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -172,7 +173,8 @@ class View:
 
     def __init__(self, scratch: str, points: dict[str, bool]) -> None:
         self.scratch, self.root, self.points = scratch, scratch + "/root", points
-        self.covered: list[str] = []  # folders with an overlay, in the order of their numbers
+        self.covered: dict[str, str] = {}  # the layer that is written to → the folder that it covers
+        self.layers = itertools.count()
         os.makedirs(self.root)
 
     def build(self) -> None:
@@ -189,7 +191,9 @@ class View:
             source, info = f"/proc/self/fd/{handle}", os.stat(handle)
             if is_writable and stat.S_ISDIR(info.st_mode) and self._hold_off(path, source, info):
                 return
-            if not stat.S_ISSOCK(info.st_mode):  # behind a socket is a process outside
+            if not (
+                stat.S_ISSOCK(info.st_mode) or stat.S_ISFIFO(info.st_mode)
+            ):  # they lead to processes outside
                 self._only_read(path, source)
         finally:
             os.close(handle)
@@ -203,17 +207,17 @@ class View:
             return has_mounts and self._cover_entries(path, info)
 
     def _overlay(self, path: str, lower: str, info: os.stat_result) -> None:
-        layer = f"{self.scratch}/{len(self.covered)}"
+        layer = f"{self.scratch}/{next(self.layers)}"
         upper, work = layer + "/upper", layer + "/work"
-        os.makedirs(upper, exist_ok=True)
-        os.makedirs(work, exist_ok=True)
+        os.makedirs(upper)
+        os.makedirs(work)
         _like(upper, info)
         layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
         try:
             _mount("overlay", self.root + path, "overlay", _NODEV, layers)
         except Cannot:
             _mount("overlay", self.root + path, "overlay", _NODEV, layers + ",userxattr")
-        self.covered.append(path)
+        self.covered[upper] = path
 
     def _cover_entries(self, folder: str, info: os.stat_result) -> bool:
         """An overlay over a copy of the folder in which each entry is covered by itself. False where they are too many."""
@@ -224,7 +228,7 @@ class View:
             return False
         if len(entries) > _MOST_ENTRIES:
             return False
-        frame = f"{self.scratch}/{len(self.covered)}/frame"
+        frame = f"{self.scratch}/{next(self.layers)}"
         os.makedirs(frame)
         for entry in entries:
             name = f"{frame}/{entry.name}"
@@ -235,7 +239,10 @@ class View:
             else:
                 os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0))
         _like(frame, info)
-        self._overlay(folder, frame, info)
+        try:
+            self._overlay(folder, frame, info)
+        except Cannot:  # before Linux 5.11 no ordinary user may have one
+            self._only_read(folder, frame)
         for entry in entries:
             is_covered_later = entry.path in self.points or entry.path in _SYSTEM
             if not entry.is_symlink() and not is_covered_later:
@@ -319,8 +326,8 @@ def _change_root(root: str) -> None:
     os.chdir("/")
 
 
-def enter(results: str, has_own_processes: bool) -> tuple[str, list[str]]:
-    """Into the view; returns the folder with what is written from now on, and the folders that it covers."""
+def enter(results: str, has_own_processes: bool) -> dict[str, str]:
+    """Into the view; returns the layers that are written to from now on, and the folders that they cover."""
     directory = os.getcwd()
     _loopback()
     _mount("", "/", "", _REC | _PRIVATE)
@@ -338,7 +345,7 @@ def enter(results: str, has_own_processes: bool) -> tuple[str, list[str]]:
     _add_system(view.root, has_own_processes)
     _change_root(view.root)
     os.chdir(directory)
-    return f"/proc/self/fd/{inner}", view.covered
+    return view.covered
 
 
 def give_up_powers() -> None:
@@ -362,12 +369,11 @@ def keep_signals_inside() -> bool:
     return bool(done)
 
 
-def written(scratch: str, covered: list[str], most: int = 8) -> dict[str, object]:
+def written(covered: dict[str, str], most: int = 8) -> dict[str, object]:
     """Files written, changed or deleted, but Python's own bytecode."""
     count = size = 0
     names: list[str] = []
-    for number, covers in enumerate(covered):
-        top = os.path.join(scratch, str(number), "upper")
+    for top, covers in covered.items():
         for folder, _, files in os.walk(top):
             for name in files:
                 path = os.path.join(folder, name)
@@ -409,7 +415,7 @@ def _run(results: str, command: list[str], has_own_processes: bool) -> int:
     _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
-        scratch, covered = enter(results, has_own_processes)
+        covered = enter(results, has_own_processes)
     except (Cannot, OSError) as error:
         return _cannot(results, error)
     child = os.fork()
@@ -424,7 +430,7 @@ def _run(results: str, command: list[str], has_own_processes: bool) -> int:
             os._exit(127)
     status = _ended(child)
     _end_the_rest(has_own_processes)
-    _write_anew(os.path.join(results, "written.json"), json.dumps(written(scratch, covered)))
+    _write_anew(os.path.join(results, "written.json"), json.dumps(written(covered)))
     return _exit_code(status)
 
 
