@@ -65,12 +65,14 @@ def _is_read(beside: str, paths: Iterable[str], folder: str) -> bool:
     return False
 
 
-def program_of(argv: Sequence[str], folder: str) -> HydraProgram | None:
-    """The Hydra program that the command starts, itself or in its launch script."""
-    program = hydra_program(argv, folder)
+def program_of(argv: Sequence[str], folder: str, search: str | None = None) -> HydraProgram | None:
+    """The Hydra program that the command starts, itself or in its launch script. ``search``: the run's PATH."""
+    program = hydra_program(argv, folder, search)
     for path in _named(argv, folder) if program is None else ():
         if program is None and os.path.splitext(path)[1] in SCRIPTS:
-            program = hydra_program([word.text.strip("'\"") for word in words_of(_text(path)[0])], folder)
+            program = hydra_program(
+                [word.text.strip("'\"") for word in words_of(_text(path)[0])], folder, search
+            )
     return program
 
 

@@ -64,8 +64,8 @@ class HydraProgram:
         ]
 
 
-def hydra_program(argv: Sequence[str], folder: str) -> HydraProgram | None:
-    """None where the command's script is no Hydra program, or cannot be read."""
+def hydra_program(argv: Sequence[str], folder: str, search: str | None = None) -> HydraProgram | None:
+    """None where the command's script is no Hydra program, or cannot be read. ``search``: the PATH in which its Python is found."""
     script = script_of(argv, folder)
     if script is None or not script.endswith(".py"):
         return None
@@ -84,7 +84,7 @@ def hydra_program(argv: Sequence[str], folder: str) -> HydraProgram | None:
     extra = os.path.join(folder, named["config_dir"]) if "config_dir" in named else ""
     primary = os.path.splitext(name)[0] if name.endswith(_ENDINGS) else name
     program = HydraProgram((main, extra) if extra else (main,), primary)
-    python = _python(argv[: len(argv) - len(words)], folder)
+    python = _python(argv[: len(argv) - len(words)], folder, search)
     if python is None:
         return replace(program, problem="its command names no Python that could be asked")
     answer = _asked(python, [script, main, primary, extra, *words], folder)
@@ -117,12 +117,12 @@ def main_arguments(text: str) -> dict[str, str] | None:
     return None
 
 
-def _python(words: Sequence[str], folder: str) -> str | None:
+def _python(words: Sequence[str], folder: str, search: str | None) -> str | None:
     """The interpreter that is named nearest before the script (`srun python train.py`, `torchrun train.py`), else the script's own."""
     from oomproof.evidence.job_program import interpreter
 
     *before, script = words
-    found = (interpreter(word, folder) for word in (*reversed(before), script))
+    found = (interpreter(word, folder, search) for word in (*reversed(before), script))
     return next((program for program in found if program is not None), None)
 
 

@@ -131,6 +131,8 @@ def test_a_python_without_hydra_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     program = hydra_program([str(python), "train.py"], str(tmp_path))
     assert program is not None and program.problem.endswith(" has no hydra")
+    program = hydra_program(["python3", "train.py"], str(tmp_path), str(python.parent))
+    assert program is not None and program.problem.endswith(" has no hydra")
     program = hydra_program(["nobody", "train.py"], str(tmp_path))
     assert program is not None and "no Python" in program.problem
 
