@@ -17,7 +17,7 @@ RUN: Shape = {
     "host": str, "user": int, "version": str, "adopted": bool, "address_space": int,
     "settings": {
         "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
-        "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
+        "watch_only": bool, "alerts": {"above": int, "gpu_above": int},
         "oom_exit_code": int, "agent": bool, "protect": bool, "pause_max": float,
         "freeze_max": float,  # before 0.2
         "retry": int,
