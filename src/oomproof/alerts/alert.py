@@ -37,7 +37,6 @@ _TITLES = {
     "leak": "memory grows without end",
     "above": "holds more than --alert-above",
     "gpu-above": "holds more GPU memory than --alert-gpu-above",
-    "swap-growth": "its swap grows",
     "page-cache": "slow for lack of page cache",
     "gpu-full": "GPU memory is getting short",
     "worker-killed": "the kernel killed one of its processes",

@@ -6,7 +6,7 @@ full is right 4 times in 5. Of a run it is told in steps and epochs too, beside 
   oomproof trend                           the newest run
   oomproof trend big                       the run called big, also while it runs
   oomproof trend big --limit 61G           would it fit there, and how long?
-  oomproof trend memory.csv --limit 61G    a table: psrecord, wandb, Grafana, `docker stats` or `ps aux` in a loop
+  oomproof trend memory.csv --limit 61G    a table: CSV, or `ps`, `free` or `vmstat` in a loop
   oomproof trend ps.txt --every 5s         the loop printed no dates: this far apart
   oomproof trend log.txt --time 1 --column 3 --unit KiB
 """
@@ -52,7 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
         metavar="COLUMN",
-        help="of a table: the column with the memory, by name or number; of ps aux a pid, of docker stats a container",
+        help="of a table: the column with the memory, by name or number; of ps aux a pid",
     )
     parser.add_argument(
         "--unit", metavar="UNIT", help="of a table: bytes, KiB, MiB or GiB (default: from its name)"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis import rules
-from oomproof.diagnosis.beliefs import corrections
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import (
     PHASES,
@@ -22,7 +21,8 @@ from oomproof.diagnosis.verdict import (
     Victim,
     WeightedCause,
 )
-from oomproof.evidence.case_file import CaseFile, KernelKill
+from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
+from oomproof.evidence.texts.beliefs import corrections
 from oomproof.records import replace
 
 if TYPE_CHECKING:
@@ -81,13 +81,24 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         victim=best.victim,
         gpu=best.gpu,
         causes=best.readings or causes,
-        evidence=(*case.evidence, *corrections(case, best)),
+        evidence=(*case.evidence, *_corrected_beliefs(case, best)),
         kills=_kills(case),
         missing=case.missing,
         remedies=_merged(claims, best.cause),
         growth=case.growth if cause_of(best.cause).memory and best.culprit is None else None,
         culprit=best.culprit,
     )
+
+
+def _corrected_beliefs(case: CaseFile, best: WeightedCause) -> list[Evidence]:
+    names = case.texts.beliefs if case.texts is not None else case.script_beliefs
+    where = "the text" if case.texts is not None else "the script or the kernel's log"
+    victim, gpu = best.victim, best.gpu
+    held = victim.anon_rss_bytes + (victim.shmem_rss_bytes or 0) if victim and victim.anon_rss_bytes else None
+    total_vm = victim.total_vm_bytes if victim else None
+    spare, alive = (gpu.reserved_unallocated_bytes, gpu.allocated_bytes) if gpu else (None, None)
+    said = corrections(names, cause_of(best.cause), held, total_vm, spare, alive)
+    return [Evidence(f"belief.{at}", where, None, *words) for at, words in enumerate(said, 1)]
 
 
 def _slowed(case: CaseFile, best: WeightedCause) -> str:

@@ -92,7 +92,7 @@ def collect(
         case = replace(case, silent=silent_handlers(attempt, run, started))
     if case.status is not None and (case.status.code != 0 or case.moved.vmstat_oom_kill):
         from oomproof.evidence.script_handlers import script_that_ran
-        from oomproof.evidence.texts.belief_mentions import beliefs_in
+        from oomproof.evidence.texts.beliefs import beliefs_in
 
         script, source = script_that_ran(run)
         case = _with_source(case, script, source is not None, string(run.get("cwd")) or "")

@@ -1,49 +1,38 @@
-"""Tables of time and bytes that people already have: psrecord, memory_profiler, loops of ps, free or docker stats, exports of
-wandb and Grafana, ours.
+"""Tables of time and bytes that people already have: CSV files, and loops of ps, free, vmstat or nvidia-smi.
 
-Columns and units are guessed from their names, or named by the user; what was taken for what is told."""
+One reader for all: a header names the columns, its repetition or a line with a date begins a new look, and a column of
+names (a pid, a card) divides the rows into series. The answer says what was read as what."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, islice, zip_longest
+from math import isfinite
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.evidence.table_cells import has_unit, is_wall, moment, number, size
-from oomproof.evidence.table_programs import Program, looks, program_of
 from oomproof.recording.series import teardown_begin
 from oomproof.records import dataclass
-from oomproof.units import GIB, KIB, MIB
+from oomproof.units import GIB, KIB, MIB, TIB
 
 _HEAD = 200  # lines that the columns are guessed from
-_LONGEST_LINE = 1 << 20
-_TIME = re.compile(r"time|date|elapsed|second|clock|runtime|^ts?(?:_|$)", re.I)
-# the best name first: what a job holds, not what the machine or its address space has
-_MEMORY = [
-    re.compile(pattern, re.I)
-    for pattern in (r"\buse\b", r"pss", r"uss", r"rss", r"\breal\b", r"anon", r"resident", r"mem(?!.*(%|percent|total|virt))",
-                    r"\bused\b", r"bytes")
-]  # fmt: skip
-_MPROF = "MEM"
-_AS_PS = "KiB (as ps counts; else: --unit)"
-_LARGEST_JOB = 1 << 40  # bytes: what would be more is in bytes, not in KiB
+_LARGEST_JOB = 1 << 40  # bytes: a larger figure is in bytes and not in KiB
 _LARGEST = 1 << 50  # bytes: no machine has a petabyte
+_FIRST_YEARS = 1e8  # seconds since 1970: a larger number is a date, not a stopwatch
+_DAY = 86400.0
+_TIME = re.compile(r"time|date|elapsed|second|clock|^ts?(?:_|$)", re.I)
+# the best name first: what a job holds, not what the machine or its address space has
+_MEMORY = ("rss", "pss", "uss", "use", "real", "anon", "resident", "mem", "bytes", "value")
 _NO_MEMORY = re.compile(
     r"%|percent|pct|util|ratio|frac|virt|vsz|total|limit|cpu|gpu|available|free|headroom", re.I
 )
-# MB is 10**6 for nobody who writes such tables: psrecord, memory_profiler and wandb divide by 2**20
-_UNITS = [
-    (re.compile(rf"(?:\b|_|[a-z])(?:{letters})\b|^(?:{letters})mem", re.I), unit, told)  # kbmemused: sar
-    for letters, unit, told in (
-        ("gib|gb", GIB, "GiB"),
-        ("mib|mb", MIB, "MiB"),
-        ("kib|kb", KIB, "KiB"),
-        ("bytes", 1, "bytes"),
-    )
-]
-_DAY = 86400.0
+_SERIES = ("", "pid", "series", "index", "name")  # "": the label of free's rows
+_SIZE = re.compile(r"([0-9.]+)\s*([kKMGT]i?B?|B|bytes)")
+# MB in a cell is 10**6 (Grafana); in the name of a column it is 2**20 (psrecord, wandb), and so is free's bare letter
+_FACTORS = {"b": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
+_UNIT = re.compile(r"(?:\b|_|[a-z])([kmg])i?b(?:\b|mem)", re.I)  # kbmemused: sar
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +40,7 @@ class MemoryTable:
     samples: list[tuple[float, float]]
     is_wall: bool  # the times are seconds since 1970
     told: str  # which columns were taken, in which unit
-    skipped: int  # lines that are no row of it
+    skipped: int  # lines that are no rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,138 +50,195 @@ class Wanted:
     time: str | None = None
     column: str | None = None
     unit: int | None = None
-    every: float | None = None  # seconds between two rows, where no column tells the time
+    every: float | None = None  # seconds between two looks, where nothing gives the time
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which column is what, by number. Of several for memory (vmstat's free, buff and cache) the sum is what is left."""
+
+    names: list[str]
+    memory: list[int]
+    time: int | None
+    series: int | None
+
+    def called(self, at: int) -> str:
+        return f"column {self.names[at] if at < len(self.names) and self.names[at] else at + 1}"
 
 
 def read_memory_table(path: str, wanted: Wanted) -> MemoryTable:
     try:
-        with open(path, encoding=_encoding(path), errors="replace", newline="") as file:
-            return _read(_lines(file), wanted, path)
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            return _read((text for line in file if (text := line.replace("\0", "").strip())), wanted, path)
     except OSError as error:
         raise OomproofError(f"{path} cannot be read: {error.strerror}", status=USAGE) from None
-
-
-def _encoding(path: str) -> str:
-    """PowerShell's `>` writes UTF-16."""
-    with open(path, "rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-
-
-def _lines(file: Iterable[str]) -> Iterator[str]:
-    for line in file:
-        text = line.replace("\0", "").strip()
-        if text and len(text) < _LONGEST_LINE:
-            yield text
 
 
 def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
     head = list(islice(lines, _HEAD))
     if not head:
         raise OomproofError(f"{path} is empty", status=USAGE)
-    if (program := program_of(head)) is not None and wanted.time is None:
-        return _of_program(program, chain(head, lines), wanted, path)
-    sign = _separator(head)
-    split, comma = _splitter(sign), "." if sign == ";" else ""
-    names, body = _names(head, split)
-    rows = [split(line) for line in body]
-    time, memory, series = _columns(names, rows, wanted, path)
-    unit, unit_name = (
-        (wanted.unit, "the unit you named") if wanted.unit else _unit(names[memory] if names else "")
-    )
-    cells = [row[memory] for row in rows if memory < len(row)]
-    if sum(map(has_unit, cells)) * 2 > len(cells):
-        unit_name = "the units of its cells (MB: 10⁶, MiB: 2²⁰)"
-    elif unit_name == _AS_PS:  # psutil's rss has the same name, and is in bytes
-        first = sorted(value for cell in cells if (value := number(cell, comma)) is not None)
-        if first and first[len(first) // 2] * unit > _LARGEST_JOB:
-            unit, unit_name = 1, "bytes"
+    sign = next((sign for sign in (";", "\t", ",") if sum(sign in line for line in head) > len(head) / 2), "")
+    table = [line for line in head if _date_alone(line) is None] or head
+    columns, cells = _columns([_cells(line, sign) for line in table], wanted, path, len(table) < len(head))
+    unit, unit_name = _unit(columns, cells, wanted)
     read: dict[str, list[tuple[float, float]]] = {}
-    skipped = 0
-    for count, line in enumerate(chain(body, lines)):
-        row = split(line)
-        if names and names[0] == _MPROF and row[0] != _MPROF:  # CHLD: of one process, and FUNC
+    look, at, seen, skipped = 0, None, set[str](), 0
+    for line in chain(head, lines):
+        row = _cells(line, sign)
+        date = _date_alone(line) if columns.time is None else None
+        if date is not None or row == columns.names[-len(row) :]:
+            look, seen, at = look + bool(seen), set(), date or at
+            continue
+        if columns.time is not None:
+            at = moment(row[columns.time]) if columns.time < len(row) else None
+        parts = [size(row[at], unit) if at < len(row) else None for at in columns.memory]
+        value = sum(part or 0.0 for part in parts) * (-1 if len(parts) > 1 else 1)
+        if None in parts or abs(value) > _LARGEST or (columns.time is not None and at is None):
             skipped += 1
             continue
-        value = size(row[memory], unit, comma) if memory < len(row) else None
-        if wanted.every:
-            at: float | None = wanted.every * count
-        else:
-            at = moment(row[time]) if time is not None and time < len(row) else None
-        if value is None or at is None or value > _LARGEST:
-            skipped += 1
-        else:
-            read.setdefault(row[series] if series is not None else "", []).append((at, value))
-    chosen, of_others = _largest(read)
-    when = f"a row each {wanted.every:g} s" if wanted.every else f"time from {_called(names, time)}"
-    told = f"{when}, memory from {_called(names, memory)} in {unit_name}"
-    if series is not None:
-        told += f", of {_called(names, series)} {chosen}" + _others_text(of_others)
-    return _table(path, read.get(chosen, []), told, skipped)
-
-
-def _of_program(program: Program, lines: Iterable[str], wanted: Wanted, path: str) -> MemoryTable:
-    read: dict[str, list[tuple[float, float]]] = {}
-    labels: dict[str, str] = {}
-    told_none = 0
-    for look, at, row in looks(lines, program):
-        at = wanted.every * look if wanted.every else at
-        labels[row.key] = row.label
-        if at is None:
-            told_none += 1
-        else:
-            read.setdefault(row.key, []).append((at, row.bytes))
-    if not read and told_none:
-        raise OomproofError(
-            f"{path} is of {program.name}, and says nothing of the time",
-            "say how far apart two looks are (--every 5s), or let the loop print `date` before each",
-            status=USAGE,
-        )
-    chosen, of_others = _largest(read)
-    if wanted.column is not None:
-        chosen = next((key for key in read if wanted.column in (key, labels[key])), "")
-        if chosen not in read:
-            known = ", ".join(labels[key] for key in sorted(read, key=lambda key: -_most(read[key]))[:5])
-            raise OomproofError(f"{path} has no {wanted.column}", f"it has {known}", status=USAGE)
-    samples = read.get(chosen, [])
-    if samples and min(value for _, value in samples) < 0:  # vmstat tells only what is left
-        lowest = min(value for _, value in samples)
-        samples = [(at, value - lowest) for at, value in samples]
-    when = f"looks {wanted.every:g} s apart" if wanted.every else "the dates between them"
-    label = labels.get(chosen, "")
-    return _table(
-        path, samples, f"{program.name}, {when}; {program.what} of {label}{_others_text(of_others)}", 0
-    )
-
-
-def _most(samples: list[tuple[float, float]]) -> float:
-    return max(value for _, value in samples)
-
-
-def _largest(read: dict[str, list[tuple[float, float]]]) -> tuple[str, int]:
-    """Of several series the one that holds most at its end, of those that were there most of the time; how many others."""
+        key = row[columns.series] if columns.series is not None and columns.series < len(row) else ""
+        look, seen = (look + 1, {key}) if key in seen else (look, {*seen, key})
+        when = wanted.every * look if wanted.every else at
+        if when is None:
+            hint = "say how far apart two looks are (--every 5s), or let the loop print `date` before each"
+            raise OomproofError(f"{path} says nothing of the time", hint, status=USAGE)
+        read.setdefault(key, []).append((when, value))
     if not read:
-        return "", 0
-    longest = max(map(len, read.values()))
-    steady = [key for key, samples in read.items() if 2 * len(samples) >= longest]
-    return max(steady, key=lambda key: read[key][-1][1]), len(read) - 1
+        raise _unusable(path)
+    longest, key = max(map(len, read.values())), wanted.column or ""
+    if key not in read:  # the one that holds most at its end, of those that were there most of the time
+        key = max(read, key=lambda key: (2 * len(read[key]) >= longest, read[key][-1][1]))
+    if wanted.column not in (None, key, *columns.names) and columns.series is not None:
+        raise OomproofError(
+            f"{path} has no {wanted.column}", f"it has {', '.join(list(read)[:5])}", status=USAGE
+        )
+    time = "dates between the rows" if columns.time is None else f"time from {columns.called(columns.time)}"
+    time = f"looks {wanted.every:g} s apart" if wanted.every else time
+    told = f"{time}, memory from {', '.join(map(columns.called, columns.memory))} in {unit_name}"
+    if columns.series is not None:
+        told += f", of {key}" + (
+            f", the largest of {len(read)} (another: --column NAME)" if len(read) > 1 else ""
+        )
+    return _table(path, read[key], told, skipped)
 
 
-def _others_text(count: int) -> str:
-    return f", the largest of {count + 1} (another: --column NAME)" if count else ""
+def _cells(line: str, sign: str) -> list[str]:
+    if sign and '"' in line:  # a reader for each line takes three times as long
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=sign, skipinitialspace=True), [])]
+    if sign:
+        return [cell.strip() for cell in line.split(sign)]
+    if line.startswith("#"):  # psrecord's header, whose names stand two blanks apart
+        return re.split(r"\s{2,}", line.lstrip("# "))
+    return re.sub(r"(\d{4}-\d\d-\d\d) +(\d\d:\d\d)", r"\1T\2", line).split()
+
+
+def _columns(rows: list[list[str]], wanted: Wanted, path: str, dated: bool) -> tuple[_Columns, Sequence[str]]:
+    """Which column is what, and the first cells of memory. ``dated``: lines between the rows give the time."""
+
+    def has_figure(row: list[str]) -> bool:
+        return any(size(cell) is not None for cell in row)
+
+    names, below = [], rows
+    for at, row in enumerate(rows[:-1]):
+        if len(row) > 1 and not has_figure(row) and has_figure(rows[at + 1]):
+            label = (
+                len(rows[at + 1]) - len(row) == 1 and size(rows[at + 1][0]) is None
+            )  # free: its rows have one
+            names, below = [*([""] if label else []), *row], rows[at + 1 :]
+            break
+    columns = list(zip_longest(*filter(has_figure, below), fillvalue=""))
+    titles = [names[at] if at < len(names) else None for at in range(len(columns))]
+
+    def find(test: Callable[[str | None, Sequence[str]], bool]) -> list[int]:
+        return [at for at, cells in enumerate(columns) if test(titles[at], cells)]
+
+    time, asked = (_asked_for(name, titles, path) for name in (wanted.time, wanted.column))
+    if time is None and wanted.every is None and not dated:
+        times = find(lambda name, cells: bool(_TIME.search(name or "")) and _mostly(cells, moment))
+        times += find(lambda name, cells: _mostly(cells, clock))
+        times += find(lambda name, cells: name is None and len(titles) > 1 and _mostly(cells, moment))
+        time = next((at for at in times if at != asked), None)
+    series = find(lambda name, cells: name is not None and name.lower() in _SERIES and _repeats(name, cells))
+    figures = [at for at in find(lambda name, cells: _mostly(cells, size)) if at not in (time, *series)]
+    ranked = [(rank, at) for at in figures if (rank := _rank(titles[at] or "")) is not None]
+    sized = [at for at in figures if _mostly(columns[at], _SIZE.fullmatch)]
+    memory = sized[:1] or ([] if names else figures[-1:])
+    if not ranked and {"free", "buff", "cache"} <= set(names):
+        memory = [names.index(name) for name in ("free", "buff", "cache")]
+    memory = [asked] if asked is not None else [min(ranked)[1]] if ranked else memory
+    if not memory:
+        raise _unusable(path)
+    return _Columns(names, memory, time, series[0] if series else None), columns[memory[0]]
+
+
+def _mostly(cells: Sequence[str], read: Callable[[str], object]) -> bool:
+    return sum(read(cell) is not None for cell in cells) > len(cells) / 2
+
+
+def _repeats(name: str, cells: Sequence[str]) -> bool:
+    """An index, or a column without a name, may also count the rows."""
+    return name.lower() == "pid" or len(set(cells)) <= max(1, len(cells) // 2)
+
+
+def _rank(name: str) -> int | None:
+    """How well a name says that the column is what a job holds; the smaller, the better."""
+    ranks = (rank for rank, word in enumerate(_MEMORY) if word in name.lower())
+    return None if _NO_MEMORY.search(name) else next(ranks, None)
+
+
+def _asked_for(name: str | None, titles: list[str | None], path: str) -> int | None:
+    if name is not None and name in titles:
+        return titles.index(name)
+    if name is not None and name.isdecimal() and 1 <= int(name) <= len(titles):
+        return int(name) - 1
+    if name is None or any(title is not None and title.lower() in _SERIES for title in titles):
+        return None  # nothing, or one of the series
+    known = ", ".join(filter(None, titles)) or f"{len(titles)} columns without names: give a number from 1"
+    raise OomproofError(f"{path} has no column {name}", f"it has {known}", status=USAGE)
+
+
+def _unit(columns: _Columns, cells: Sequence[str], wanted: Wanted) -> tuple[int, str]:
+    if wanted.unit:
+        return wanted.unit, "the unit you named"
+    if _mostly(cells, _SIZE.fullmatch):
+        return 1, "the units of its cells"
+    name = columns.names[columns.memory[0]] if columns.names else ""
+    if found := _UNIT.search(name):
+        return _FACTORS[found[1].lower()], f"{found[1].upper()}iB"
+    # ps, free and vmstat count in KiB; psutil's rss has the same name, and is in bytes
+    known = sorted(value for cell in cells if (value := number(cell)) is not None)
+    in_kib = not name or re.search(r"rss|^(?:used|free)$", name, re.I)
+    if in_kib and not (known and known[len(known) // 2] * KIB > _LARGEST_JOB):
+        return KIB, "KiB (as ps counts; else: --unit)"
+    return 1, "bytes"
+
+
+def _date_alone(line: str) -> float | None:
+    """The time of a line that `date` printed, in whatever form."""
+    if (value := number(line)) is not None:
+        return value if 1e9 < value < 4e9 else None
+    return clock(line)
 
 
 def _table(path: str, samples: list[tuple[float, float]], told: str, skipped: int) -> MemoryTable:
-    walls = sum(is_wall(at) for at, _ in samples)
-    if 2 * walls > len(samples):  # a row that was cut in its time is none
-        skipped += len(samples) - walls
-        samples = [sample for sample in samples if is_wall(sample[0])]
-    samples = _in_order(samples)
+    days, before, in_order = 0.0, 0.0, []
+    for t, value in samples:
+        days += _DAY * (
+            t < before - _DAY / 2 and before < _DAY
+        )  # a clock without a date continues over midnight
+        before = t
+        in_order.append((t + days, value))
+    least = min(
+        0.0, min((value for _, value in in_order), default=0.0)
+    )  # of what is left, only the loss is known
+    samples = sorted((t, value - least) for t, value in in_order)
     # what it held while it died says nothing of growth; a last row that was cut looks the same
     ended = teardown_begin([(t, int(value)) for t, value in samples])
     samples = [sample for sample in samples if sample[0] < ended]
     if len(samples) < 2:
         raise _unusable(path)
-    return MemoryTable(samples, is_wall(samples[0][0]), told, skipped)
+    return MemoryTable(samples, samples[0][0] > _FIRST_YEARS, told, skipped)
 
 
 def _unusable(path: str) -> OomproofError:
@@ -203,157 +249,48 @@ def _unusable(path: str) -> OomproofError:
     )
 
 
-def _separator(head: Sequence[str]) -> str:
-    """The sign that most lines have; empty where none has one, and blanks divide the cells."""
-    return next((sign for sign in (";", "\t", ",") if sum(sign in line for line in head) > len(head) / 2), "")
-
-
-def _splitter(sign: str) -> Callable[[str], list[str]]:
-    if not sign:
-        return _words
-
-    def split(line: str) -> list[str]:
-        if '"' not in line:  # a reader for each line takes three times as long
-            return [cell.strip() for cell in line.split(sign)]
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=sign, skipinitialspace=True), [])]
-
-    return split
-
-
-def _words(line: str) -> list[str]:
-    """A date and its clock are one cell; so are the words of psrecord's header, which stand two blanks apart."""
-    if line.startswith("#"):
-        return re.split(r"\s{2,}", line.lstrip("# "))
-    line = re.sub(r"(\d{4}-\d\d-\d\d) +(\d\d:\d\d)", r"\1T\2", line)
-    cells = re.sub(r"(\d\d:\d\d:\d\d) ([AP]M)\b", r"\1_\2", line).split()
-    return [cell.replace("_", " ") if cell.endswith(("_AM", "_PM")) else cell for cell in cells]
-
-
-def _names(head: list[str], split: Callable[[str], list[str]]) -> tuple[list[str], list[str]]:
-    """(names of the columns, the lines below); no names where the first line is a row already."""
-    if any(line.startswith("MEM ") for line in head):  # memory_profiler: MEM <MiB> <seconds since 1970>
-        return [_MPROF, "rss_mib", "time"], head
-    for at, line in enumerate(head[:20]):
-        cells = split(line)
-        if any(number(cell) is not None for cell in cells):
-            return [], head[at:]
-        below = split(head[at + 1]) if at + 1 < len(head) else []
-        if len(below) == len(cells) and any(number(cell) is not None for cell in below):
-            return cells, head[at + 1 :]
-    return [], head
-
-
-def _rank(name: str) -> int | None:
-    """How well a name tells what a job holds; the smaller, the better."""
-    if _NO_MEMORY.search(name):
+def number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
         return None
-    return next((rank for rank, pattern in enumerate(_MEMORY) if pattern.search(name)), None)
+    return value if isfinite(value) and value >= 0 else None
 
 
-def _columns(
-    names: list[str], rows: list[list[str]], wanted: Wanted, path: str
-) -> tuple[int | None, int, int | None]:
-    """(Time, memory, whose it is where several series stand below each other.)"""
-    width = max((len(row) for row in rows), default=0)
-    time = _asked_for(wanted.time, names, width, path)
-    memory = _asked_for(wanted.column, names, width, path)
-    if time is None and wanted.every is None:
-        time = next((at for at, name in enumerate(names) if at != memory and _TIME.search(name)), None)
-        if time is None:
-            times = (at for at in range(width) if at != memory and _is_mostly(rows, at, moment))
-            time = next((at for at in times if _rises(rows, at)), None)
-    series = _series_column(names)
-    if memory is None and series is not None and "value" in (lower := [name.lower() for name in names]):
-        memory = lower.index("value")
-    elif memory is None and names:
-        ranked = [
-            (rank, at) for at, name in enumerate(names) if at != time and (rank := _rank(name)) is not None
-        ]
-        memory = min(ranked)[1] if ranked else _sized(rows, width)
-        if memory is None and names[1:2] and time == 0 and all(name.startswith("{") for name in names[1:]):
-            memory = _highest(rows, width)  # Grafana's raw values, under the labels of their series
-    elif memory is None:
-        memory = _sized(rows, width)
-        if memory is None:
-            numbers = (at for at in range(width - 1, -1, -1) if at != time and _is_mostly(rows, at, number))
-            memory = next(numbers, None)
-    if memory is None or (time is None and wanted.every is None):
-        raise _unusable(path)
-    return time, memory, series
-
-
-def _series_column(names: list[str]) -> int | None:
-    lower = [name.lower() for name in names]
-    if sorted(lower) == ["series", "time", "value"]:  # Grafana's other form
-        return lower.index("series")
-    return lower.index("index") if "index" in lower and any("memory.used" in name for name in lower) else None
-
-
-def _sized(rows: list[list[str]], width: int) -> int | None:
-    """The column whose cells are sizes with their units; of several, the one with the largest at the end."""
-    sized = [
-        at for at in range(width) if sum(at < len(row) and has_unit(row[at]) for row in rows) * 2 > len(rows)
-    ]
-    return max(sized, key=lambda at: _last(rows, at, size), default=None)
-
-
-def _highest(rows: list[list[str]], width: int) -> int | None:
-    return max(range(1, width), key=lambda at: _last(rows, at, number), default=None)
-
-
-def _last(rows: list[list[str]], at: int, read: Callable[[str], float | None]) -> float:
-    values = (read(row[at]) for row in reversed(rows) if at < len(row))
-    return next((value for value in values if value is not None), 0.0)
-
-
-def _asked_for(name: str | None, names: list[str], width: int, path: str) -> int | None:
-    if name is None:
+def size(cell: str, unit: int = 1) -> float | None:
+    """Bytes; ``unit`` where the cell has none of its own."""
+    if (value := number(cell)) is not None:
+        return value * unit
+    found = _SIZE.fullmatch(cell)
+    if found is None or (value := number(found[1])) is None:
         return None
-    if name in names:
-        return names.index(name)
-    if name.isdecimal() and 1 <= int(name) <= max(width, len(names)):
-        return int(name) - 1
-    known = (
-        f"it has {', '.join(names)}"
-        if names
-        else f"it has {width} columns without names: give a number from 1"
-    )
-    raise OomproofError(f"{path} has no column {name}", known, status=USAGE)
+    name = found[2].lower()
+    decimal = name in ("kb", "mb", "gb", "tb")
+    return value * (1000 ** ("kmgt".index(name[0]) + 1) if decimal else _FACTORS[name[0]])
 
 
-def _rises(rows: list[list[str]], at: int) -> bool:
-    """As a time does, but over midnight: a pid or a total does not."""
-    moments = [read for row in rows if at < len(row) and (read := moment(row[at])) is not None]
-    pairs = list(pairwise(moments))
-    return len(set(moments)) > 1 and sum(later >= earlier for earlier, later in pairs) >= len(pairs) - 1
+def moment(cell: str) -> float | None:
+    """Seconds: since 1970 where it is a date, since midnight of a clock alone, else what the number says."""
+    if (value := number(cell)) is None:
+        return clock(cell)
+    while value > 1e11:  # milli-, micro- and nanoseconds since 1970
+        value /= 1e3
+    return value
 
 
-def _is_mostly(rows: list[list[str]], at: int, read: Callable[[str], float | None]) -> bool:
-    return sum(at < len(row) and read(row[at]) is not None for row in rows) > len(rows) / 2
-
-
-def _unit(name: str) -> tuple[int, str]:
-    for pattern, unit, told in _UNITS:
-        if pattern.search(name):
-            return unit, told
-    is_label = name.startswith("{")  # Prometheus, as Grafana exports it, counts in bytes
-    return (KIB, _AS_PS) if not name or (re.search("rss", name, re.I) and not is_label) else (1, "bytes")
-
-
-def _called(names: list[str], at: int | None) -> str:
-    if at is None:
-        return ""
-    return f"column {names[at]}" if at < len(names) and names[at] else f"column {at + 1}"
-
-
-def _in_order(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A clock without a date continues over midnight; anything else is sorted."""
-    if samples and max(t for t, _ in samples) < _DAY:
-        days, before, in_order = 0.0, 0.0, []
-        for t, value in samples:
-            if t < before - _DAY / 2:
-                days += _DAY
-            before = t
-            in_order.append((t + days, value))
-        samples = in_order
-    return sorted(samples)
+def clock(text: str) -> float | None:
+    """The same for a text that is no bare number. A named zone other than UTC is taken for this machine's."""
+    if len(text) > 45 or ":" not in text:
+        return None
+    utc = re.search(r"\b(?:UTC|GMT)\b", text) is not None
+    # nvidia-smi writes 2026/11/16, and `date` a zone before or behind the year
+    plain = re.sub(r" (?!AM\b|PM\b)[A-Z]{2,5}(?= \d{4}$|$)", "", re.sub(r"^(\d{4})/(\d\d)/", r"\1-\2-", text))
+    for form in ("", "%H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a %d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"):
+        try:
+            read = datetime.strptime(plain, form) if form else datetime.fromisoformat(plain)
+            if read.year == 1900:
+                return read.hour * 3600.0 + read.minute * 60.0 + read.second
+            return (read.replace(tzinfo=UTC) if utc else read).timestamp()
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None

@@ -16,7 +16,7 @@ RUN: Shape = {
     "host": str, "user": int, "version": str, "adopted": bool, "address_space": int,
     "settings": {
         "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
-        "watch_only": bool, "alert_above": int, "alert_gpu_above": int, "alert_swap_growth": int,
+        "watch_only": bool, "alert_above": int, "alert_gpu_above": int,
         "oom_exit_code": int, "agent": bool, "protect": bool, "pause_max": float,
         "retry": int,
     },

@@ -17,7 +17,6 @@ _NEXT = {
     "leak": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "above": "nothing is done before memory is short. What holds it: oomproof inspect {run}",
     "gpu-above": "nothing is done. What holds it: oomproof inspect {run}",
-    "swap-growth": "nothing is done before memory is short",
     "page-cache": "nothing is done: it continues, slowly",
 }
 _UNDO = {
@@ -71,7 +70,7 @@ class JobAlerts:
             held=memory.use if memory is not None else None,
             available=moment.available if memory is not None else None,
             limit=settings.limit,
-            seconds_left=left if kind in (WARN, SAVE, "leak", "above", "swap-growth") else None,
+            seconds_left=left if kind in (WARN, SAVE, "leak", "above") else None,
             next=following,
             # of an unmanaged job the text itself names the command, with its pid
             command=""

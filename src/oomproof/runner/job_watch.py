@@ -100,7 +100,7 @@ class Watch:
             self.job, self._attempt, self.task_thread, stop_files, chosen.stop_signal, tell=self._on_alert
         )
         actions.keep_file_open()
-        thresholds = AlertThresholds(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
+        thresholds = AlertThresholds(chosen.alert_above, chosen.alert_gpu_above)
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.task_thread, self._on_alert, run.argv, info.get("env") or {}

@@ -51,7 +51,6 @@ class Flag:
     kept: bool  # in run.json
     load: Callable[[Any], Any]  # of what run.json says; raises ValueError or TypeError for what is damaged
     group: str  # under which heading of --help
-    bare: str = ""  # what it means without a value, where it may stand without one
     many: bool = False  # may be given several times
 
 
@@ -103,20 +102,6 @@ def seconds(flag: str) -> Callable[[Any], float]:
         return number
 
     return parse
-
-
-def swap_growth(value: Any) -> int | None:
-    """Bytes a minute; 0: by each 64 MiB, however slowly."""
-    if truth(value):
-        return 0
-    if str(value).lower() in ("0", "false", "no", "off"):
-        return None
-    try:
-        return size(value) or None
-    except OomproofError as error:
-        raise OomproofError(
-            f"--alert-swap-growth {value} is not a size", "write 50M, and -- before the command", USAGE
-        ) from error
 
 
 def priority(value: Any) -> int:
@@ -263,12 +248,11 @@ def flag(
     adopt: str = "",
     load: Callable[[Any], Any] | None = None,
     group: str = MEMORY,
-    bare: str = "",
     many: bool = False,
 ) -> Any:
     """``load``: it stands in run.json, and is read from there by this."""
     made = field(default_factory=list) if default == [] else field(default=default)
-    declared = Flag(parse, metavar, help, adopt, load is not None, load or _whole, group, bare, many)
+    declared = Flag(parse, metavar, help, adopt, load is not None, load or _whole, group, many)
     _DECLARED.append((made, declared))
     return made
 
@@ -277,9 +261,6 @@ _DECLARED: list[tuple[Any, Flag]] = []
 _STOP_FILE = "a file the job already watches: created to ask it to save and stop"
 _ALERT = "tell when the job holds more than this"
 _ALERT_GPU = "tell when the job holds more than this of GPU memory"
-_ALERT_SWAP = (
-    "tell when the job's swap grows by more than this a minute, such as 50M (without a value: by each 64M)"
-)
 _ON_ALERT = "run this line of shell at every alert; what it is about: OOMPROOF_ALERT_*, and JSON on its standard input"
 _ON_END = "run this line of shell when the job has ended, however it ended"
 _DESKTOP = "show alerts on the desktop, and the end of a long run"
@@ -355,9 +336,6 @@ class RunSettings:
     alert_above: int | None = flag(size, "SIZE", _ALERT, adopt=_ALERT, load=_whole, group=ALERTS)
     alert_gpu_above: int | None = flag(
         size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=ALERTS,
-    )
-    alert_swap_growth: int | None = flag(
-        swap_growth, "RATE", _ALERT_SWAP, adopt=_ALERT_SWAP, load=_whole, group=ALERTS, bare="on",
     )
     # not in run.json: what a receiver is called by is often its key
     on_alert: str | None = flag(receivers.command_line, "CMD", _ON_ALERT, adopt=_ON_ALERT, group=ALERTS)
@@ -463,9 +441,7 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
 def _add(group: argparse._ArgumentGroup, name: str, text: str) -> None:
     word = f"--{name.replace('_', '-')}"
     known = FLAGS[name]
-    if known.bare:
-        group.add_argument(word, nargs="?", const=known.bare, metavar=known.metavar, help=text)
-    elif known.many:
+    if known.many:
         group.add_argument(word, action="append", metavar=known.metavar, help=text)
     elif known.metavar:
         group.add_argument(word, metavar=known.metavar, help=text)
@@ -569,7 +545,7 @@ def typed(flags: Mapping[str, Any]) -> dict[str, str]:
 def _as_stood(name: str, value: Any) -> str:
     if FLAGS[name].many:
         return "\n".join(value)
-    return str(value) if FLAGS[name].metavar and str(value) != FLAGS[name].bare else ""
+    return str(value) if FLAGS[name].metavar else ""
 
 
 def may_be_secret(name: str, value: str) -> bool:

@@ -21,7 +21,6 @@ from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
 from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, kill_text
 from oomproof.runner.page_cache_watch import PAGE_CACHE, Held, PageCacheWatch
-from oomproof.runner.swap_growth import SwapGrowth
 from oomproof.runner.uncounted_kills import UncountedKills
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
@@ -55,7 +54,6 @@ class AlertThresholds:
 
     above: int | None = None
     gpu_above: int | None = None
-    swap_growth: int | None = None  # bytes a minute; 0: each further 64 MiB
 
 
 class Sampler:
@@ -86,8 +84,6 @@ class Sampler:
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._programs = LostPrograms(job.leader)
         self._uncounted = None if job.counts_kills else UncountedKills(job.leader)
-        wanted = thresholds.swap_growth
-        self._swap_growth = SwapGrowth(wanted) if wanted is not None else None
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
@@ -280,8 +276,6 @@ class Sampler:
             "gpu-above", gpu_above is not None and gpu_use > gpu_above,
             f"the job held {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
         )  # fmt: skip
-        if self._swap_growth is not None and (grown := self._swap_growth.look(t, memory.swap)):
-            self._alert("swap-growth", grown)
 
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment

@@ -38,10 +38,11 @@ def test_total_vm_is_not_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mention", "belief", "figure"),
     [
-        ("I call torch.cuda.empty_cache() each step\n", "empty_cache()", "at most 312 MiB here"),
-        ("    gc.collect()\n", "gc.collect()", "the 22.9 GiB allocated here were in use"),
+        ("I call torch.cuda.empty_cache() each step\n", "empty_cache", "at most 312 MiB here"),
+        ("    gc.collect()\n", "gc.collect", "the 22.9 GiB allocated here were in use"),
         ("ds.map(f, writer_batch_size=100)\n", "writer_batch_size", "(1000)"),
-        ("sysctl vm.overcommit_memory=1\n", "vm.overcommit_memory=1", "protects nothing"),
+        ("sysctl vm.overcommit_memory=1\n", "overcommit_memory", "protects nothing"),
+        ("echo 1 | sudo tee /proc/sys/vm/overcommit_memory\n", "overcommit_memory", "protects nothing"),
         ("/dev/zram0 partition 15.5G 3.9G 100\n", "zram", "about a third"),
     ],
 )
@@ -53,7 +54,7 @@ def test_where_it_is_mentioned(tmp_path: Path, mention: str, belief: str, figure
 def test_an_error_that_is_not_of_memory_is_no_place_for_it(tmp_path: Path) -> None:
     text = "torch.cuda.empty_cache(); gc.collect()\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'x'\n"
     assert corrected(tmp_path, text) == {}
-    assert "vm.overcommit_memory=1" not in corrected(tmp_path, "vm.overcommit_memory=0\n" + OOM)
+    assert "overcommit_memory" not in corrected(tmp_path, "vm.overcommit_memory=0\n" + OOM)
 
 
 def test_in_a_runs_own_script(tmp_path: Path) -> None:

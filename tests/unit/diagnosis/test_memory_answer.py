@@ -57,10 +57,10 @@ def everything(verdict: Verdict) -> str:
 
 
 def test_next_keeps_every_flag_that_was_typed(attempt: Attempt) -> None:
-    attempt.run["flags"] = {"limit": "600M", "stop_signal": "USR1", "alert_swap_growth": "", "name": "usr1"}
+    attempt.run["flags"] = {"limit": "600M", "stop_signal": "USR1", "alert_desktop": "", "name": "usr1"}
     attempt.sample(used=592 * MIB)
     verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
-    assert "oomproof run --name usr1 --alert-swap-growth --stop-signal USR1 --limit 750M --" in verdict.next
+    assert "oomproof run --name usr1 --alert-desktop --stop-signal USR1 --limit 750M --" in verdict.next
 
 
 def test_a_lower_limit_at_which_it_died_too_is_told(attempt: Attempt) -> None:

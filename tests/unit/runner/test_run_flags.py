@@ -33,7 +33,7 @@ GIB, MIB = 1 << 30, 1 << 20
 GIVEN = {  # a word for each flag that takes one
     "limit": "20G", "need": "19G", "gpu_need": "12G:1", "priority": "3", "wait_max": "2h",
     "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
-    "alert_above": "8G", "alert_swap_growth": "50M", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
+    "alert_above": "8G", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
     "on_alert": "echo a", "on_end": "echo b", "alert_webhook": "slack:https://chat.example.org/hook",
     "alert_mail": "me@example.org", "gpu_limit": "14G:0,20G:1", "spill": "8G", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
     "retry": "3", "knob": "batch=64..4", "order": "workers,batch", "resume_arg": "--resume {checkpoint}",
@@ -144,31 +144,6 @@ def test_a_settings_file_is_not_typed_and_an_odd_name_is_quoted(tmp_path: Path) 
     assert as_typed(typed(parsed("--name", "a b", "--protect"))) == (("--name", "'a b'"), ("--protect", ""))
 
 
-@pytest.mark.parametrize(
-    ("words", "rate", "again"),
-    [
-        ([], None, ()),
-        (["--alert-swap-growth"], 0, (("--alert-swap-growth", ""),)),
-        (["--alert-swap-growth", "--protect"], 0, (("--alert-swap-growth", ""), ("--protect", ""))),
-        (["--alert-swap-growth", "50M"], 50 * MIB, (("--alert-swap-growth", "50M"),)),
-        (["--alert-swap-growth=2G"], 2 * GIB, (("--alert-swap-growth", "2G"),)),
-        (["--alert-swap-growth", "off"], None, (("--alert-swap-growth", "off"),)),
-    ],
-)
-def test_a_rate_of_swap_or_none(
-    words: list[str], rate: int | None, again: tuple[tuple[str, str], ...]
-) -> None:
-    chosen = of_run(parsed(*words))
-    assert chosen.alert_swap_growth == rate and as_typed(typed(parsed(*words))) == again
-    assert from_json(to_json(chosen, 1, 1)).alert_swap_growth == rate
-
-
-def test_a_settings_file_turns_it_on_or_gives_the_rate(tmp_path: Path) -> None:
-    for text, rate in (("true", 0), ("false", None), ('"50M"', 50 * MIB)):
-        (tmp_path / "oomproof.toml").write_text(f"alert-swap-growth = {text}")
-        assert of_run(parsed()).alert_swap_growth == rate
-
-
 def test_what_is_damaged_counts_as_not_given() -> None:
     kept = {name: {"no": "value"} for name in FLAGS}
     assert from_json({**kept, "agent": True, "release": "auto"}).limit is None
@@ -190,7 +165,6 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
         "leave_unmanaged",
         "alert_above",
         "alert_gpu_above",
-        "alert_swap_growth",
         *PERSONAL,
     }
     assert of_adopt(words) == RunSettings(margin=2 * GIB, grace=7.0, stop_signal=10, watch_only=True)
@@ -209,7 +183,6 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
         (["--on-alert", " "], "--on-alert: a command is a line of shell"),
         (["--alert-webhook", "hooks.example.org/x"], "--alert-webhook: this is no webhook's address"),
         (["--alert-mail", "a b@"], "--alert-mail: 'b@' is not a mail address"),
-        (["--alert-swap-growth", "python"], "--alert-swap-growth python is not a size"),
         (["--release", "often"], "--release often"),
         (["--gpu-limit", "14G", "--no-agent"], "--no-agent"),
     ],

@@ -12,7 +12,7 @@ from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
-from oomproof.evidence.texts.belief_mentions import beliefs_in
+from oomproof.evidence.texts.beliefs import beliefs_in
 from oomproof.evidence.texts.collected_lines import Collected
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors

@@ -55,8 +55,8 @@ class NotSized(OomproofError):
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says. ``pinned``:
-    knobs that keep a value, which is not given up. ``usual``: samples of a step where nothing is said, by the script's own default.
+    """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says.
+    ``usual``: samples of a step where nothing is said, by the script's own default.
     ``paces``: of recorded runs of the command, the newest first."""
 
     template: Template
@@ -65,7 +65,6 @@ class FitRequest:
     order: tuple[str, ...] = ()
     workers: int = 4
     most: int | None = None
-    pinned: tuple[tuple[str, str], ...] = ()
     usual: int | None = None
     paces: tuple[Pace, ...] = ()
 
@@ -113,7 +112,7 @@ def start_plan(request: FitRequest) -> Plan:
     template, values = request.template, {}
     for knob in template.knobs:
         values[knob.name] = knob.values[0] if knob.values else str(_first(knob, request))
-    plan = Plan.of({**values, **dict(request.pinned)})
+    plan = Plan.of(values)
     return next(
         batches_at_most(template, plan, number(template, plan, "batch") or 1, request.effective), plan
     )
@@ -133,10 +132,7 @@ def fit(
     """Raises what ``measure`` raises, NotSized only where nothing of a setting was sized, and OomproofError where the question has no
     answer."""
     start = start_plan(request)
-    pinned = dict(request.pinned)
-    order = [
-        knob for knob in sacrifice_order(request.template.knobs, request.order) if knob.name not in pinned
-    ]
+    order = sacrifice_order(request.template.knobs, request.order)
     answer = FitAnswer(request, start, [])
     for plan in _given_up(order, start):
         scenario = Scenario(plan)

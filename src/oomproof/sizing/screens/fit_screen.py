@@ -26,7 +26,7 @@ from oomproof.sizing.planning.fit_points import (
     split_notes,
 )
 from oomproof.sizing.planning.fit_search import MOST, FitAnswer, Scenario
-from oomproof.sizing.planning.fit_tiers import MAXIMUM, UNEVEN, Allowed, Confirmation, Tier, tiers
+from oomproof.sizing.planning.fit_tiers import BALANCED, MAXIMUM, UNEVEN, Allowed, Confirmation, Tier, tiers
 from oomproof.sizing.planning.step_times import StepTime, pace_note, step_text, step_time
 from oomproof.sizing.quantized_weights import KINDS
 from oomproof.sizing.screens.size_report import typed
@@ -45,7 +45,7 @@ _WAYS = {
 
 
 def lines(
-    answer: FitAnswer, places: Sequence[Place], tier: str, width: int, real: Sequence[Confirmation] = ()
+    answer: FitAnswer, places: Sequence[Place], width: int, real: Sequence[Confirmation] = ()
 ) -> list[str]:
     """``real``: what short real runs said, of the plan to start with and of more careful ones."""
     shown = [_places(places), ""]
@@ -55,7 +55,7 @@ def lines(
         shown += _nothing(answer, width)
         return shown
     scenario = answer.chosen
-    if len(answer.scenarios) > 1 or answer.request.pinned:
+    if len(answer.scenarios) > 1:
         shown += [*folded("", f"With {_setting(answer, scenario)}:", width), ""]
     shown += [*_table(answer, scenario, scenario.tiers, width), ""]
     for way, words in _WAYS.items():
@@ -68,20 +68,20 @@ def lines(
             ]
     for run in real:
         shown += folded("confirmed  " if run.fits else "     real  ", run.sentence, width)
-    tier = tier_to_start(tier, real)
+    tier = tier_to_start(real)
     for note in (*unsized_notes(answer), *notes(answer, tier)):
         shown += folded("     note  ", note, width)
     return [*shown, "", *_next(answer, tier)]
 
 
-def tier_to_start(wanted: str, real: Sequence[Confirmation]) -> str:
-    """The one that a real run did not rule out."""
-    return next((run.tier for run in reversed(real) if run.fits is not False), wanted)
+def tier_to_start(real: Sequence[Confirmation]) -> str:
+    """The balanced one, or the one that a real run did not rule out."""
+    return next((run.tier for run in reversed(real) if run.fits is not False), BALANCED)
 
 
-def more_careful(answer: FitAnswer, wanted: str) -> list[Tier]:
+def more_careful(answer: FitAnswer) -> list[Tier]:
     """The plan to start with, then those with a smaller batch."""
-    first = _tier(answer, wanted)
+    first = _tier(answer, BALANCED)
     careful = [tier for tier in answer.chosen.tiers if tier.plan is not None]
     names = [tier.name for tier in careful]
     if first is None:
@@ -332,17 +332,14 @@ def command_line(answer: FitAnswer, tier: Tier) -> str:
     return f"oomproof run {need}-- {shlex.join(answer.request.template.command(tier.plan.as_dict()))}"
 
 
-def as_json(
-    answer: FitAnswer, places: Sequence[Place], tier: str, real: Sequence[Confirmation] = ()
-) -> dict[str, Any]:
-    tier = tier_to_start(tier, real)
+def as_json(answer: FitAnswer, places: Sequence[Place], real: Sequence[Confirmation] = ()) -> dict[str, Any]:
+    tier = tier_to_start(real)
     capacity = answer.request.capacity
     chosen = _tier(answer, tier) if answer.fits else None
     return {
         "schema": SCHEMA,
         "capacity": {"gpu_bytes": capacity.gpu, "ram_bytes": capacity.ram, "shm_bytes": capacity.shm},
         "places": [place.name for place in places],
-        "pinned": dict(answer.request.pinned),
         "effective": answer.request.effective,
         "as_typed": None if answer.request.template.typed else answer.start.as_dict(),
         "fits": answer.fits,
@@ -362,11 +359,6 @@ def as_json(
         ],
         "notes": list(notes(answer, tier)) if answer.fits else answer.notes,
     }  # fmt: skip
-
-
-def each_json(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of `--each`: one answer for each value of the knob."""
-    return {"schema": SCHEMA, "answers": list(values)}
 
 
 def _tier_json(answer: FitAnswer, tier: Tier) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from lines between them. The answer is the table that people make by hand, conse
   oomproof fit --gpu 24G --ram 30G -- python train.py --bs {batch}         for another machine
   oomproof fit --knob ckpt=,--gradient-checkpointing -- python train.py \\
       --bs {batch} {ckpt}
-  oomproof fit --knob lora=,--lora --each lora -- \\
-      python train.py --bs {batch} {lora}     a table with and one without
   oomproof fit --knob seq_len=2048,1024,512 --order seq_len,batch -- \\
       python train.py --bs {batch} --seq_len {seq_len}
 
@@ -40,11 +38,9 @@ from oomproof.plans.command_template import Template
 from oomproof.plans.plan import Plan, check_effective, number
 from oomproof.plans.smaller_plans import argument_name
 from oomproof.printable import show_line, tell_line, terminal_columns
-from oomproof.records import replace
 from oomproof.sizing import calibrated_card, card_lookup, script_sizing, sizing_cache
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.fit_verdict import Place, card_of, ram_of
-from oomproof.sizing.planning import fit_tiers
 from oomproof.sizing.planning.fit_measure import BetweenRuns, point_of
 from oomproof.sizing.planning.fit_points import Point
 from oomproof.sizing.planning.fit_search import FitAnswer, FitRequest, NotSized, fit
@@ -81,9 +77,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="what is given up first, such as seq_len,ckpt (default: lengths last)",
     )
-    parser.add_argument(
-        "--each", metavar="NAME", help="a table for each value of this knob, such as lora or precision"
-    )
     parser.add_argument("--most", type=count("samples"), metavar="N", help="the largest batch to look at")
     parser.add_argument(
         "--gpu", metavar="SIZE", help="for a card of this size, such as 24G; none: for a machine without one"
@@ -98,12 +91,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--allow-writes",
         action="store_true",
         help="let it write to disk where its writes cannot be kept in memory",
-    )
-    parser.add_argument(
-        "--tier",
-        choices=fit_tiers.NAMES,
-        default=fit_tiers.BALANCED,
-        help="which plan to start with (default: balanced)",
     )
     parser.add_argument(
         "--confirm",
@@ -143,40 +130,17 @@ def run(arguments: argparse.Namespace) -> int:
     )
     runs = _VirtualRuns(arguments, template, calibrated, where)
     try:
-        answers = [_fitted(asked, runs) for asked in _requests(request, arguments.each)]
+        answer = _fitted(request, runs)
     except NotSized as unsized:
         if not unsized.failed:
             raise
         return unsized.failed  # its own error and why were told
-    confirmed = [_confirmed(answer, arguments) for answer in answers]
+    real = _confirmed(answer, arguments)
     if arguments.json:
-        values = [
-            fit_screen.as_json(answer, where, arguments.tier, real)
-            for answer, real in zip(answers, confirmed, strict=True)
-        ]
-        print(json.dumps(values[0] if arguments.each is None else fit_screen.each_json(values), indent=1))
+        print(json.dumps(fit_screen.as_json(answer, where, real), indent=1))
     else:
-        width = terminal_columns(100)
-        screens = [
-            fit_screen.lines(answer, where, arguments.tier, width, real)
-            for answer, real in zip(answers, confirmed, strict=True)
-        ]
-        print("\n\n".join("\n".join(screen) for screen in screens))
-    return 0 if any(answer.fits for answer in answers) else NEVER
-
-
-def _requests(request: FitRequest, each: str | None) -> list[FitRequest]:
-    """One, or one for each value of a knob."""
-    if each is None:
-        return [request]
-    knob = next((knob for knob in request.template.knobs if knob.name == each), None)
-    if knob is None or not knob.values:
-        raise OomproofError(
-            f"--each {each} is no knob with values",
-            f"describe it: --knob {each}=VALUE,VALUE --each {each}",
-            USAGE,
-        )
-    return [replace(request, pinned=((each, value),)) for value in knob.values]
+        print("\n".join(fit_screen.lines(answer, where, terminal_columns(100), real)))
+    return 0 if answer.fits else NEVER
 
 
 def _fitted(request: FitRequest, runs: _VirtualRuns) -> FitAnswer:
@@ -199,7 +163,7 @@ def _confirmed(answer: FitAnswer, arguments: argparse.Namespace) -> list[Confirm
     from oomproof.sizing.rehearsing import rehearse
 
     real: list[Confirmation] = []
-    for tier in fit_screen.more_careful(answer, arguments.tier):
+    for tier in fit_screen.more_careful(answer):
         assert tier.plan is not None
         command = answer.request.template.command(tier.plan.as_dict())
         tell_line(f"running the {tier.name} plan for real, for half a minute or so: {tier.plan}")

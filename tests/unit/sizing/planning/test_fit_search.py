@@ -188,18 +188,6 @@ def test_without_a_batch_the_other_knobs_are_tried() -> None:
     assert answer.start == Plan.of({"seq": "4096"})
 
 
-def test_a_pinned_knob_keeps_its_value() -> None:
-    class Shorter(Training):
-        def bytes_of(self, batch: int) -> int:
-            return int(2 * GIB + batch * (2 * GIB if self.runs[-1].get("ckpt") else 30 * GIB))
-
-    template = template_of(["python", "t.py", "--bs", "{batch}", "{ckpt}"], [parse_knob("ckpt=,--ckpt")])
-    capacity = Capacity(24 * GIB, 64 * GIB)
-    without = fit(FitRequest(template, capacity, pinned=(("ckpt", ""),)), Shorter().measure)
-    assert not without.fits and len(without.scenarios) == 1
-    assert fit(FitRequest(template, capacity, pinned=(("ckpt", "--ckpt"),)), Shorter().measure).fits
-
-
 def test_batches_ahead_give_way_after_workers_and_before_the_last_two() -> None:
     """A batch of 64 takes 64 MiB in the queue: workers × prefetch + 1 of them."""
     training = Training(a_sample=MIB)

@@ -41,8 +41,8 @@ def ask(
     return fit(FitRequest(template, Capacity(24 * GIB, 59 * GIB, 8 * GIB), effective, workers=8), measure)
 
 
-def screen(answer: FitAnswer, tier: str = "balanced", width: int = 100) -> str:
-    return "\n".join(fit_screen.lines(answer, PLACES, tier, width))
+def screen(answer: FitAnswer, width: int = 100) -> str:
+    return "\n".join(fit_screen.lines(answer, PLACES, width))
 
 
 def test_what_bounds_the_batch_other_than_memory() -> None:
@@ -95,7 +95,7 @@ def test_a_prime_that_only_the_maximum_holds_in_one_piece() -> None:
 def test_rows_and_the_command_agree() -> None:
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum} --workers {workers}", effective=960)
     text = screen(answer)
-    value = json.loads(json.dumps(fit_screen.as_json(answer, PLACES, "balanced")))
+    value = json.loads(json.dumps(fit_screen.as_json(answer, PLACES)))
     balanced = next(tier for tier in value["tiers"] if tier["name"] == "balanced")
     plan = balanced["plan"]
     row = next(line for line in text.splitlines() if "balanced" in line and "Next" not in line)
@@ -157,7 +157,7 @@ def test_steps_that_were_timed_have_a_column() -> None:
     rows = screen(answer).splitlines()[2:5]
     at = rows[0].index("step") + 4
     assert [row[:at].split()[-2:] for row in rows[1:]] == [["2.5", "s"], ["GiB", "–"]]
-    tiers = fit_screen.as_json(answer, PLACES, "balanced")["tiers"]
+    tiers = fit_screen.as_json(answer, PLACES)["tiers"]
     assert [tier["step_seconds"] for tier in tiers] == [2.5, 2.5, None, None]
 
 
@@ -174,7 +174,7 @@ def test_what_was_given_up_is_said() -> None:
 def test_nothing_fits() -> None:
     answer = ask(Training(fixed=40 * GIB), "python t.py --bs {batch}")
     assert "Nothing fits: even with a batch of 1 it is short by" in screen(answer)
-    value = fit_screen.as_json(answer, PLACES, "balanced")
+    value = fit_screen.as_json(answer, PLACES)
     assert value["fits"] is False and value["chosen"] is None and value["short_by_bytes"] > 0
 
 
@@ -186,23 +186,23 @@ def test_a_job_without_a_card_has_its_tiers_in_ram() -> None:
 
 def test_a_real_run_that_fails_makes_the_next_plan_more_careful() -> None:
     answer = ask(Training(), "python t.py --bs {batch}")
-    tiers = fit_screen.more_careful(answer, "balanced")
+    tiers = fit_screen.more_careful(answer)
     assert [tier.name for tier in tiers] == ["balanced", "conservative"]
     oom = Rehearsal(out_of_memory=OutOfMemory("eval", "gpu", "CUDA out of memory"))
     fits = Rehearsal(phases=(PhasePeak("train", True, gpu=19 * GIB, host=2 * GIB),))
     real = [confirmation(tiers[0], oom), confirmation(tiers[1], fits)]
-    text = "\n".join(fit_screen.lines(answer, PLACES, "balanced", 200, real))
+    text = "\n".join(fit_screen.lines(answer, PLACES, 200, real))
     assert "a real run of the balanced plan ran out of memory on the card in eval" in text
     assert "confirmed  a real run of the conservative plan took 19.0 GiB of the card" in text
     assert "Next: start the conservative plan:" in text
-    value = fit_screen.as_json(answer, PLACES, "balanced", real)
+    value = fit_screen.as_json(answer, PLACES, real)
     assert value["chosen"] == "conservative" and [run["fits"] for run in value["confirmed"]] == [False, True]
 
 
 def test_a_real_run_that_says_nothing_changes_nothing() -> None:
     answer = ask(Training(), "python t.py --bs {batch}")
-    real = [confirmation(fit_screen.more_careful(answer, "balanced")[0], Rehearsal(refused="no torch"))]
-    text = "\n".join(fit_screen.lines(answer, PLACES, "balanced", 200, real))
+    real = [confirmation(fit_screen.more_careful(answer)[0], Rehearsal(refused="no torch"))]
+    text = "\n".join(fit_screen.lines(answer, PLACES, 200, real))
     assert "not confirmed by a real run: no torch" in text and "start the balanced plan" in text
 
 

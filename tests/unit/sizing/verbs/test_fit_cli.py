@@ -26,10 +26,6 @@ from oomproof.sizing import script_sizing
             ["--order", "lr", "--gpu", "8G", "--ram", "8G", "--", "python", "t.py", "{batch}"],
             "--order names lr",
         ),
-        (
-            ["--each", "lr", "--gpu", "8G", "--ram", "8G", "--", "python", "t.py", "{batch}"],
-            "--each lr is no knob",
-        ),
         (["--gpu", "much", "--ram", "8G", "--", "python", "t.py", "{batch}"], "cannot read 'much' as a size"),
     ],
 )
