@@ -19,7 +19,7 @@ from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _TRIED = re.compile(
-    r"(?:tried|attempted) to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:alloc of size|alloc memory of|allocation of|allocation failed"
+    r"(?:(?:tried|attempted) to allocate |more system memory \()(\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:alloc of size|alloc memory of|allocation of|allocation failed"
     r"|[Ff]ailed to (?:map|allocate)|unable to mmap|commit_memory\(0x[0-9a-f]+,) (\d+)"
 )
 _NUMPY = re.compile(
@@ -57,11 +57,6 @@ def _array(text: str) -> int | None:
     return size
 
 
-def _system_memory(text: str) -> int | None:
-    match = re.search(rf"more system memory \({SIZE}\)", text)
-    return amount(match[1], match[2]) if match else _tried(text)
-
-
 def _ended_by_it(said: FailureText, match: Match) -> bool:
     told = any(word in said.text for word in ("what()", "terminate called", "uncaught exception", "failed"))
     return bool(said.raised) or told or said.text.endswith("bad_alloc")
@@ -70,91 +65,69 @@ def _ended_by_it(said: FailureText, match: Match) -> bool:
 HOST_MEMORY = (
     # the machine or a limit around it had no more to give, not Java's heap
     Rule("python-memory-error", "Java could not get memory from the system", 0.93,
-         Row("Native memory allocation (", "# Native memory allocation (mmap) failed to map 4096 bytes for committing reserved memory.",
-             r"Native memory allocation \(\w+\) failed", {"requested": 4096}),
-         Row("os::commit_memory(", "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory(0x00007f4a6c2b2000, 4096, 0) failed; error='x'",
-             r"os::commit_memory\(0x[0-9a-f]+, \d+, \d\) failed", {"requested": 4096}),
-         Row("insufficient memory for the Java Runtime Environment", "# There is insufficient memory for the Java Runtime Environment"),
-         Row("unable to create", "java.lang.OutOfMemoryError: unable to create native thread", r"OutOfMemoryError: unable to create (?:new )?native"),
-         Row("Could not reserve enough space for ", "Could not reserve enough space for 2097152KB object heap"),
+         Row("os::commit_memory(", "os::commit_memory(0x00007f4a6c2b2000, 4096, 0) failed", gives={"requested": 4096}),
+         Row("insufficient memory for the Java Runtime Environment"),
+         Row("unable to create", "java.lang.OutOfMemoryError: unable to create native thread", "OutOfMemoryError: unable to create (?:new )?native"),
          requested=_tried),
     Rule("heap-limit", "node's heap was full", 0.95,
-         Row("Allocation failed - process out of memory"),
-         Row("ERR_WORKER_OUT_OF_MEMORY"),
-         Row("Fatal process ", "# Fatal process out of memory: Zone", r"Fatal process (?:out of memory|OOM)"),
-         Row("<--- Last few GCs --->", pattern=r"^<--- Last few GCs --->$"),
+         Row("Allocation failed - process out of memory"), Row("ERR_WORKER_OUT_OF_MEMORY"), Row("Array buffer allocation failed"),
+         Row("Fatal process out of memory"), Row("<--- Last few GCs --->", pattern="^<--- Last few GCs --->$"),
          Row("JavaScript heap out of memory", other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
          unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
-         Row("OutOfMemoryError", "java.lang.OutOfMemoryError: Java heap space",
-             r"OutOfMemoryError:? (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?"
-             r"[Dd]irect buffer memory|Requested array size exceeds VM limit)", other="torch.OutOfMemoryError: CUDA out of memory."),
-         Row("OutOfDirectMemoryError: ", "io.netty.util.internal.OutOfDirectMemoryError: failed to allocate 16777216 byte(s) of direct memory",
-             r"OutOfDirectMemoryError: (?P<what>failed to allocate \d+ byte)"),
-         Row("SparkOutOfMemoryError: ", "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 65536 bytes of memory, got 0",
-             r"SparkOutOfMemoryError: (?P<what>[^\n]{1,80})"),
+         Row("MemoryError", "java.lang.OutOfMemoryError: Java heap space", r"OutOf(?:Direct)?MemoryError:? (?P<what>Java heap space|Metaspace"
+             r"|GC overhead limit exceeded|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory"
+             r"|Requested array size exceeds VM limit|failed to allocate \d+ byte|Unable to acquire \d+ byte)",
+             other="torch.OutOfMemoryError: CUDA out of memory."),
          unless="HeapDumpOnOutOfMemoryError"),
+    Rule("heap-limit", "the program reached the memory limit of its own runtime", 0.93,
+         Row("Allowed memory size of ", "Allowed memory size of 134217728 bytes exhausted (tried to allocate 4096 bytes)",  # PHP
+             gives={"requested": 4096}),
+         requested=_tried),
     Rule("python-memory-error", "a library could not be mapped: the address space was limited (ulimit -v) or used up", 0.93,
-         Row("failed to map segment from shared object", "ImportError: libtorch_cpu.so: failed to map segment from shared object",
-             r"failed to map segment from shared object(?!: Operation not permitted)",
+         Row("failed to map segment from shared object", pattern="failed to map segment from shared object(?!: Operation not permitted)",
              other="ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted")),
     Rule("numpy-memory-error", "NumPy could not allocate an array", 0.95,
          Row("nable to allocate ", "Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64",
              rf"Unable to allocate array with shape|nable to allocate {SIZE} for an array", {"requested": 8_000_000_000}),
-         Row("_ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError"),
-         Row("core._exceptions.MemoryError", "numpy.core._exceptions.MemoryError"),
+         Row("_ArrayMemoryError"), Row("core._exceptions.MemoryError"),
          requested=_array, refine=talk_if_quiet),
     Rule("python-memory-error", "PyTorch could not allocate host memory", 0.95,
-         Row("DefaultCPUAllocator: ", "RuntimeError: [enforce fail at alloc_cpu.cpp:83] DefaultCPUAllocator: can't allocate memory: "
-             "you tried to allocate 4096 bytes.", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
-         Row("not enough memory: you tried to allocate", "RuntimeError: not enough memory: you tried to allocate 4096 bytes.", gives={"requested": 4096}),
+         Row("DefaultCPUAllocator: ", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+             "DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
+         Row("not enough memory: you tried to allocate"),
          requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "C++ could not allocate memory", 0.93,
          Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
          Row("bad allocation", "RuntimeError: bad allocation", r"(?:Error|Exception): bad allocation\b"),
-         Row("memory allocation of ", "memory allocation of 4096 bytes failed", r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),  # Rust
+         Row("memory allocation of ", "memory allocation of 4096 bytes failed",  # Rust
+             r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
          unless=_GPU_WORDS, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "a debugger's stack in which `new` threw: C++ could not allocate memory", 0.7,
-         Row("__throw_bad_alloc", "#5  0x00007f02c9b841d9 in std::__throw_bad_alloc () from libstdc++.so.6", r"^#\d+ .{0,40}\b__throw_bad_alloc ?\("),
+         Row("__throw_bad_alloc", "#5  0x00007f02 in std::__throw_bad_alloc () from libstdc++.so.6", r"^#\d+ .{0,40}\b__throw_bad_alloc ?\("),
          only="printed"),
     Rule("python-memory-error", "Python could not get memory from the system", 0.93,
-         Row("MemoryError", "MemoryError", r"^(?:[\w.]{1,80}(?:Exception|Error): )?(?:\w+\.)*MemoryError\b"),
-         Row("[Errno 12]", "OSError: [Errno 12] Cannot allocate memory"),
+         Row("MemoryError", pattern=r"^(?:[\w.]{1,80}(?:Exception|Error): )?(?:\w+\.)*MemoryError\b"),
+         Row("Cannot recover from MemoryErrors"), Row("[Errno 12]"), Row("(os error 12)"), Row("aging file is too small"),
          Row("Cannot allocate memory", "bash: fork: Cannot allocate memory",
-             r": Cannot allocate memory|Cannot allocate memory \(12\)|^OSError: Cannot allocate", other="Could not lock memory: Cannot allocate memory"),
-         Row("ArrowMemoryError", "pyarrow.lib.ArrowMemoryError: malloc of size 4096 failed"),
-         Row("-4:Insufficient memory", "cv2.error: OpenCV(4.8.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 4096 bytes in function 'f'",
-             gives={"requested": 4096}),
-         Row("posix_memalign", "RuntimeError: posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
+             r": Cannot allocate memory|Cannot allocate memory \(12\)|^OSError: Cannot allocate"),
+         Row("ArrowMemoryError"), Row("C error: out of memory"), Row("OutOfMemoryError()"),  # pandas, polars
+         Row("-4:Insufficient memory", "cv2.error: (-4:Insufficient memory) Failed to allocate 4096 bytes", gives={"requested": 4096}),
+         Row("posix_memalign", "posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
          Row("errno", "mmap(0x0, 4096) failed with errno 12, Error", r"(?:mmap|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"),
-         Row("(os error 12)", "Error: Cannot read the shard (os error 12)"),
-         Row("aging file is too small", "OSError: [WinError 1455] The paging file is too small for this operation to complete."),
-         Row("Cannot recover from MemoryErrors", "Fatal Python error: Cannot recover from MemoryErrors while normalizing exceptions."),
-         Row("an instance type with more memory"),
-         Row("Memory allocation still failed after", "OpenBLAS error: Memory allocation still failed after 10 retries, giving up."),
-         Row("Failed to allocate CPU Memory"),  # MXNet
-         Row("unable to allocate CPU", "llama_model_load: error loading model: unable to allocate CPU buffer"),
-         Row("C error: out of memory", "pandas.errors.ParserError: Error tokenizing data. C error: out of memory"),
-         Row("insufficient memory (attempted to allocate", "RuntimeError: insufficient memory (attempted to allocate 9MB)"),
-         Row("not enough space in the context's memory pool"),  # ggml
-         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$|(?:^|[`'\"]|: |\t)OutOfMemoryError\(\)(?![\w.])"),
+         Row("Memory allocation still failed after"),  # OpenBLAS
+         Row("unable to allocate CPU"), Row("not enough space in the context's memory pool"),  # llama.cpp
+         Row("insufficient memory (attempted to allocate"),
+         Row("an instance type with more memory"),  # SageMaker
          printed=0.7, loud=True, unless=r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b|Error: bad allocation\b", requested=_tried),
     # a library's exception in these words alone
     Rule("python-memory-error", "the host refused memory", 0.7,
          Row("emory", "ValueError: Memory allocation failed", r"Error: (?:[Mm]emory allocation failed|not enough memory)\b"),
-         Row("not enough RAM", "RuntimeError: not enough RAM", r"Error: not enough RAM\b"),
-         only="raised", unless=_GPU_WORDS, requested=_tried),
-    Rule("heap-limit", "the program reached the memory limit of its own runtime", 0.93,
-         Row("Allowed memory size of ", "PHP Fatal error:  Allowed memory size of 134217728 bytes exhausted (tried to allocate 4096 bytes)",
-             gives={"requested": 4096}),
-         Row("command not allowed when used memory > ", "redis.exceptions.OutOfMemoryError: command not allowed when used memory > 'maxmemory'."),
-         Row("Array buffer allocation failed", "RangeError: Array buffer allocation failed"),  # node
-         requested=_tried),
+         Row("not enough RAM"), only="raised", unless=_GPU_WORDS, requested=_tried),
     Rule("python-memory-error", "the program could not get memory from the system", 0.9,
          Row("-byte block (", "runtime: cannot allocate 4096-byte block (8192 in use)"),  # Go
-         Row("requires more system memory (", "Error: model requires more system memory (8.0 GiB) than is available (5.7 GiB)", gives={"requested": 8 << 30}),  # Ollama
-         Row("exceeded: would use ", "DB::Exception: Memory limit (total) exceeded: would use 9.31 GiB"),  # ClickHouse
-         requested=_system_memory),
+         Row("requires more system memory (", "model requires more system memory (8.0 GiB) than is available", gives={"requested": 8 << 30}),  # Ollama
+         requested=_tried),
 )  # fmt: skip
 
 _ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "ut_of_memory", "OUT_OF_", "OOM",
