@@ -31,6 +31,11 @@ def read(parser: Any, text: str) -> list[Finding]:
     return found
 
 
+def text(rule: Rule, row: Row) -> str:
+    named = rule.only != "raised" or "Error" in row.example or "Exception" in row.example
+    return row.example if named else f"RuntimeError: {row.example}"
+
+
 def field(finding: Finding, name: str) -> object:
     for owner in (finding.gpu, finding.job, finding):
         if (value := getattr(owner, name, None)) is not None:
@@ -48,7 +53,9 @@ def check(row: Row, finding: Finding) -> None:
 )
 def test_rows_of_a_jobs_output(rule: Rule, row: Row) -> None:
     assert row.anchor in row.example
-    findings = [finding for finding in read(TrainingParser("-"), row.example) if finding.job.heard != "end"]
+    findings = [
+        finding for finding in read(TrainingParser("-"), text(rule, row)) if finding.job.heard != "end"
+    ]
     causes = {finding.cause for finding in findings}
     assert rule.hit.cause in causes or row.gives.get("signal"), findings
     found = next((finding for finding in findings if finding.cause == rule.hit.cause), findings[0])
@@ -66,7 +73,7 @@ def test_a_failure_that_stands_alone_in_a_log_is_the_logs() -> None:
     wrong = []
     for rule, row in JOB_ROWS:
         if rule in RULES and rule.hit.kind == "failure":
-            found = root(read(TrainingParser("-"), f"epoch 1 of 3\nstep 10 loss 0.3\n{row.example}\n"))
+            found = root(read(TrainingParser("-"), f"epoch 1 of 3\nstep 10 loss 0.3\n{text(rule, row)}\n"))
             if found is None or found.cause != rule.hit.cause:
                 wrong.append((row.example, rule.hit.cause, found and found.cause))
     assert not wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.failures import RULES
-from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
+from oomproof.evidence.texts.failures.crash_sentences import TRANSLATED
 
 # Pieces of words that stand in nearly every line that tells of a failure. Few and short on purpose: each costs one pass over
 # a block of lines (measured: 27 substrings in a line of 115 characters take 3.6 µs, one alternation of them 12 µs). A row
@@ -13,7 +13,7 @@ _STEMS = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
     "CANCEL", "ailed", "NCCL", "OOM", "space left", "erminat", "exit", "died", "crash", "Ctrl", "^C", "code = ", "Killing sub",
     "non-zero", "Exit", "EXIT", "corrupt", "not found", "open file", "panic", "sconnected", "Assert", "Crashed", "RUNNING AT ",
-    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", "xhausted", "EXHAUSTED", *PLAIN,
+    "TERMINATION", "_STATUS_", "ABORT", "bad_alloc", "llegal instr", "(): ", "xhausted", "EXHAUSTED", "Speicher", "Erreur",
 )  # fmt: skip
 GATE = shortest(
     [
@@ -26,7 +26,7 @@ GATE = shortest(
         ),
     ]
 )
-GATE_BEYOND_ASCII = (*GATE, *FOREIGN, "❱")  # rich's mark of the line that failed
+GATE_BEYOND_ASCII = (*GATE, *TRANSLATED, "❱")  # rich's mark of the line that failed
 # Worth a look only where something has failed already
 AFTER_A_FAILURE = (
     "kipping batch", "kipping the batch", "kipping this batch", "Root Cause", "FAILED", "raining ", "fit`", "train_runtime", "ompleted", "inished",

@@ -9,7 +9,6 @@ from itertools import islice
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.failure_chains import FailureChains
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
-from oomproof.evidence.texts.failures.cut_sentences import completed
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
 from oomproof.evidence.texts.finding import JobFacts
 from oomproof.evidence.texts.line_cleaner import clean, unquoted
@@ -107,18 +106,12 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
     """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
     if any(finding.job.kind != "talk" for finding in chains.current):
         return
-    seen, calm, broken_off = 0, 0, False
+    seen, calm = 0, 0
     for number, raw in reversed(tail.recent):
         if number <= chains.began:
             return
         line = clean(raw)
         text = line.text.strip()
-        if text and not broken_off:
-            broken_off = True
-            goes_well = line.level in ("INFO", "DEBUG") or tail.signs.complete or tail.signs.finishes
-            if not goes_well and (whole := completed(text, "")) is not None:
-                chains.add(number, text, whole, line.tag)
-                return
         if not text or NOT_ORDINARY.match(text):
             continue
         seen += 1

@@ -11,7 +11,6 @@ from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.exception_messages import Message
 from oomproof.evidence.texts.failure_chains import FailureChains
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
-from oomproof.evidence.texts.failures.cut_sentences import completed
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
@@ -105,7 +104,7 @@ class TrainingParser:
 
     def finish(self) -> list[Finding]:
         self._flush()
-        self._settle(last=True)
+        self._settle()
         chains, tail = self._chains, self._tail
         log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
         if self._nan:
@@ -383,14 +382,11 @@ class TrainingParser:
         hit = Hit("other-error", "see the error below it", 0.4, "wrapper")
         self._chains.add(message.number, message.raised.text, hit, message.tag, message.raised)
 
-    def _settle(self, last: bool = False) -> None:
-        """The pending exception's message is complete, or the text ends in it: say what it means."""
+    def _settle(self) -> None:
+        """The pending exception's message is complete: say what it means."""
         message, self._pending = self._pending, None
         hit = message.meaning(self._library) if message is not None else None
         if message is None or hit is None:
             return
-        ends_in_it = last and message.last.text.strip() == clean(self.end).text.strip()
-        if ends_in_it and hit.cause == "other-error":
-            hit = completed(message.text, message.raised.type) or hit
         text = message.text if hit.gpu else message.raised.text
         self._chains.add(message.number, text, hit, message.tag, message.raised)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oomproof.evidence.texts.failures.recogniser import Hit
+from oomproof.evidence.texts.failures import Hit
 from oomproof.evidence.texts.line_cleaner import Line
 from oomproof.records import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""How a table of sentences is read: one rule per meaning, one row per sentence, with its test text beside it."""
+"""Rules that read one error message: a ``Rule`` has one meaning and one ``Row`` for each sentence, with the text that tests it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,57 @@ from functools import cached_property
 from typing import Literal
 
 from oomproof.evidence.texts.anchor_strings import shortest
-from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, Kind
-from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
-from oomproof.records import replace
+from oomproof.evidence.texts.finding import GpuNumbers, JobFacts, Kind
+from oomproof.records import dataclass, replace
 
 Match = re.Match[str]
 NO_FACTS = JobFacts()
 
 
+@dataclass(frozen=True, slots=True)
+class FailureText:
+    text: str  # the line, or "Type: message" with the lines that belong to it
+    raised: str = ""  # the exception's type where the text is one
+    level: str = ""
+    files: str = ""  # the traceback's files and functions, one a line, outermost first
+    library: str = ""  # "jax" or "tensorflow" once the log has named one
+
+    @property
+    def quiet(self) -> bool:
+        """True for a line that its program logged as a warning or as information."""
+        return not self.raised and self.level in ("WARNING", "INFO", "DEBUG")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    cause: str
+    says: str
+    strength: float = 0.9
+    kind: Kind = "failure"
+    gpu: GpuNumbers | None = None
+    pids: tuple[int, ...] = ()
+    facts: JobFacts = NO_FACTS  # frozen
+
+
 class Row:
     """A sentence. ``anchor`` stands in every text that ``pattern`` fits; without a pattern, the anchor is the sentence.
-    ``example`` is a text that must be recognised, with the fields of ``gives``, and ``other`` one that must not."""
+    ``example`` must be recognised, with the fields of ``gives``, and ``other`` must not."""
 
     def __init__(
-        self, anchor: str, example: str, pattern: str = "", gives: Mapping[str, object] | None = None, other: str = ""
-    ) -> None:  # fmt: skip
+        self,
+        anchor: str,
+        example: str = "",
+        pattern: str = "",
+        gives: Mapping[str, object] | None = None,
+        other: str = "",
+    ) -> None:
         self.anchor = anchor
-        self.example = example
+        self.example = example or anchor
         self.pattern = pattern or re.escape(anchor)
         self.gives = gives or {}
         self.other = other
 
-    @cached_property  # few of them are ever needed
+    @cached_property  # a run needs few of them
     def regex(self) -> re.Pattern[str]:
         return re.compile(self.pattern)
 
@@ -38,7 +67,7 @@ class Row:
 
 
 class Rule:
-    """What the sentences of ``rows`` mean. The groups of a pattern fill ``says``; ``pids`` and ``pid`` are taken as pids."""
+    """What the sentences of ``rows`` mean. The groups of a pattern fill ``says``; ``pids`` and ``pid`` are read as pids."""
 
     def __init__(
         self,
@@ -46,11 +75,11 @@ class Rule:
         says: str,
         strength: float,
         *rows: Row,
-        printed: float | None = None,  # the strength of a line that is no exception, where it is another
+        printed: float | None = None,  # the strength of a line that is no exception, if it is another
         kind: Kind = "failure",
         only: Literal["raised", "printed", ""] = "",
-        loud: bool = False,  # not of a line that is marked as a warning or as information
-        unless: str = "",  # a pattern that makes it mean something else
+        loud: bool = False,  # ignores lines that are logged as a warning or as information
+        unless: str = "",  # a pattern that gives the text another meaning
         facts: JobFacts = NO_FACTS,
         gpu: Callable[[str], GpuNumbers | None] | None = None,
         requested: Callable[[str], int | None] | None = None,
@@ -93,12 +122,16 @@ class Rule:
 
 
 class CodeRule:
-    """What no row can say: ``read`` is asked of every text with an anchor in it."""
+    """A recogniser that no row can express: ``read`` is called for every text that contains one of the anchors."""
 
     def __init__(
-        self, anchors: Sequence[str], read: Callable[[FailureText], Hit | None], rules: Sequence[Rule] = (), rows: Sequence[Row] = ()
-    ) -> None:  # fmt: skip
-        self.rules = rules  # that it asks on its way, as well as these rows
+        self,
+        anchors: Sequence[str],
+        read: Callable[[FailureText], Hit | None],
+        rules: Sequence[Rule] = (),  # that ``read`` asks, as well as these rows
+        rows: Sequence[Row] = (),
+    ) -> None:
+        self.rules = rules
         self.rows = (*rows, *(row for rule in rules for row in rule.rows))
         self.anchors = shortest([*anchors, *(row.anchor for row in self.rows)])
         self.read = read
@@ -106,3 +139,20 @@ class CodeRule:
 
 def talk_if_quiet(said: FailureText, match: Match, hit: Hit) -> Hit:
     return replace(hit, kind="talk") if said.quiet else hit
+
+
+_NAMED = re.compile(r"(?:Error|error|failed|what\(\)|Exception)\W*(?:\w+\W*){0,4}$")
+
+
+def is_message(sentence: Match, said: FailureText, strict: bool = False) -> bool:
+    """True if the sentence is the line's message and not a mention of it: it starts the line or follows a colon, a quote or an error level.
+    ``strict``: an error's name a few words before it is not enough."""
+    before = sentence.string[: sentence.start()].rstrip().lstrip("#>*.… ")
+    if (
+        not before
+        or before.isdigit()  # a row number
+        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", " -", "：", "**"))
+        or said.level in ("ERROR", "FATAL", "CRITICAL")
+    ):
+        return True
+    return not strict and bool(_NAMED.search(before[-80:]))

@@ -1,74 +1,88 @@
-"""What Slurm, Ray, LSF and PBS say when they, or the kernel under them, end a job; and searches over many trials."""
+"""What schedulers, cluster managers, clouds and notebook servers print when they end a job or lose it."""
 
 from __future__ import annotations
 
 from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.finding import JobFacts
 
-_REQUESTS = r"[Ss]equence group|KV cache|\bnot preempted"  # vLLM's scheduler uses the word for requests
+_REQUESTS = r"[Ss]equence group|KV cache|\bnot preempted"  # vLLM's scheduler preempts requests, not jobs
 _ENDED = "the scheduler ended the job (cancelled, out of time, or preempted)"
+_SACCT = (
+    r"^\d{1,10}(?:[._+]\w{1,12})*\s.{0,160}\s(?:CANCELLED\+?|TIMEOUT|PREEMPTED|NODE_FAIL)\s+\d{1,3}:\d{1,3}\b"
+)
 
 SCHEDULERS = (
     Rule("slurm-oom", "Slurm saw the kernel kill processes of this job for memory", 0.95,
-         Row("oom-kill event", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4242.batch.", r"Detected \d+ oom-kill event|\boom-kill event\(s\) in"),
-         Row("oom_kill event", "slurmstepd: error: Detected 2 oom_kill events in StepId=4242.0.", r"Detected \d+ oom_kill event"),
-         Row("killed by the cgroup out-of-memory handler", "Some of your processes may have been killed by the cgroup out-of-memory handler."),
-         Row("Out Of Memory", "srun: error: node17: task 0: Out Of Memory", r"(?:srun|slurmstepd): error:.{0,120}Out Of Memory|tasks? [\d,-]+: Out Of Memory"),
-         Row("memory limit", "slurmstepd: error: Exceeded job memory limit at some point.", r"Exceeded (?:job|step) memory limit"),
+         Row("oom-kill event"), Row("oom_kill event"), Row("killed by the cgroup out-of-memory handler"),
+         Row("Out Of Memory", "srun: error: node17: task 0: Out Of Memory", r"\berror:.{0,120}Out Of Memory|\btask.{1,40} Out Of Memory"),
          Row("memory limit", "slurmstepd: error: Job 4242 exceeded memory limit (9000000 > 8388608), being killed",
-             r"(?:Step|Job|StepId=|JobId=)\S* ?\S* exceeded (?:virtual )?memory limit"),
-         Row("OUT_OF_MEMORY", "State: OUT_OF_MEMORY (exit code 0)", r"State(?::|=)\s*OUT_OF_MEMORY"),
-         Row("TERM_MEMLIMIT", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", r"\bTERM_MEMLIMIT\b"),
-         Row("Out Of Memory (OOM)", "task 0 (4242) Out Of Memory (OOM)", r"\btask \d+ \(\d+\) Out Of Memory \(OOM\)"),
-         Row(", OUT_OF_MEMORY", "Slurm Job_id=4242 Name=train Failed, Run time 00:10:11, OUT_OF_MEMORY", r"\bSlurm Job_id=\d+ [^\n]{0,160}, OUT_OF_MEMORY"),
-         Row("TERM_SWAP", "TERM_SWAP: job killed after reaching LSF swap usage limit.", r"\bTERM_SWAP: "),
-         Row("job killed: ", "=>> PBS: job killed: vmem 9000000kb exceeded limit 8000000kb", r"job killed: (?:v?mem|pmem)\b.{0,60}exceeded limit")),
+             r"Exceeded (?:job|step) memory limit|(?:Step|Job)\S* ?\S* exceeded (?:virtual )?memory limit"),
+         Row("OUT_OF_MEMORY", "State: OUT_OF_MEMORY (exit code 0)", r"State[:=]\s*OUT_OF_MEMORY|Slurm Job_id=.{0,160}, OUT_OF_MEMORY"),
+         Row("TERM_", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", r"\bTERM_(?:MEMLIMIT|SWAP)\b"),
+         Row("job killed: ", "=>> PBS: job killed: vmem 9000000kb exceeded limit 8000000kb", r"job killed: (?:v?mem|pmem)\b"),
+         Row('hard limit "', 'job 4242 exceeds job hard limit "h_vmem" of queue "all.q"', r'hard limit "[hs]_(?:vmem|rss|data)"')),  # SGE
     Rule("ray-oom", "Ray's memory monitor killed a worker: the node was short of memory", 0.93,
-         Row("OutOfMemoryError", "ray.exceptions.OutOfMemoryError: Task was killed.", r"ray\.exceptions\.OutOfMemoryError|RayOutOfMemoryError"),
-         Row("killed due to memory pressure", "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed",
+         Row("OutOfMemoryError", "ray.exceptions.OutOfMemoryError: Task was killed.", r"ray\.exceptions\.OutOfMem|RayOutOfMem"),
+         Row("killed due to memory pressure", "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM)",
              other="(raylet) 0 Workers (tasks / actors) killed due to memory pressure (OOM)"),
-         Row("due to the node running low on memory", "Task was killed due to the node running low on memory."),
-         Row("exceeds the memory usage threshold", "Memory on the node was 30.1GB / 31.0GB (0.97), which exceeds the memory usage threshold of 0.95."),
-         Row("ObjectStoreFullError", "ray.exceptions.ObjectStoreFullError: Failed to put object ffff in object store because it is full."),
+         Row("due to the node running low on memory"), Row("exceeds the memory usage threshold"), Row("ObjectStoreFullError"),
          unless=r"\b0 Workers \(tasks / actors\) killed due to memory"),
     Rule("dask-oom", "Dask's nanny ended a worker at its memory limit", 0.95,
-         Row("memory budget. ", "distributed.nanny.memory - WARNING - Worker tcp://127.0.0.1:41233 (pid=4242) exceeded 95% memory budget. Restarting...",
-             r"Worker \S+ \(pid=(?P<pid>\d+)\) exceeded \d+% memory budget\.\s{1,4}Restarting", {"pids": (4242,)}),
-         Row("memory budget. ", "distributed.nanny - WARNING - Worker exceeded 95% memory budget.  Restarting", r"[Ww]orker exceeded \d+% memory budget\.\s{1,4}Restarting"),
-         Row("Exceeded memory limit", "distributed.scheduler.KilledWorker: nanny: Exceeded memory limit", r"\b[Nn]anny\b.{0,60}Exceeded memory limit")),
-    Rule("other-error", "Slurm could not start the program", 0.6,
-         Row("execve(): ", "slurmstepd: error: execve(): /tmp/slurm_script: No such file or directory", r"\berror: (?:task_p\S{0,40} )?execve\(\): "),
-         kind="summary"),
+         Row("memory budget. ", "Worker tcp://127.0.0.1:41233 (pid=4242) exceeded 95% memory budget. Restarting...",
+             r"[Ww]orker (?:\S+ \(pid=(?P<pid>\d+)\) )?exceeded \d+% memory budget\.\s{1,4}Restarting", {"pids": (4242,)})),
     Rule("interrupted", _ENDED, 0.9,
          Row("CANCELLED AT", "slurmstepd: error: *** JOB 4242 ON node17 CANCELLED AT 2024-05-01T10:00:00 ***"),
          unless=rf"DUE TO|{_REQUESTS}", facts=JobFacts(cancelled=True)),
     Rule("interrupted", _ENDED, 0.9,
-         Row("CANCELLED ", "slurmstepd: error: *** JOB 4242 ON node17 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***",
-             r"CANCELLED (?:AT|DUE|BY|\+|by)"),
-         Row("DUE TO ", "slurmstepd: error: JOB 4242 DUE TO NODE FAILURE", r"\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|SIGNAL)"),
-         Row("TERM_RUNLIMIT", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.", r"\bTERM_RUNLIMIT\b"),
-         Row("TERM_", "TERM_PREEMPT: job killed after preemption.", r"\bTERM_(?:ADMIN|FORCE_ADMIN|PREEMPT|CPULIMIT|DEADLINE|PROCESSLIMIT|REQUEUE_OWNER|REQUEUE_ADMIN|LOAD|WINDOW): "),
-         Row("job killed: ", "=>> PBS: job killed: walltime 3610 exceeded limit 3600", r"job killed: (?:walltime|cput|ncpus)\b"),
-         Row("Force Terminated ", "srun: Force Terminated StepId=4242.0", r"^srun: Force Terminated (?:job|[Ss]tep)"),
-         Row("STEPD TERMINATED ON ", "slurmstepd: error: *** JOB 4242 STEPD TERMINATED ON node17 AT 2024-05-01T10:00:00 DUE TO JOB NOT ENDING WITH SIGNALS ***"),
-         Row("Slurm Job_id=", "Slurm Job_id=4242 Name=train Failed, Run time 08:00:11, TIMEOUT, ExitCode 0", r"\bSlurm Job_id=\d+ [^\n]{0,160}, (?:TIMEOUT|CANCELLED|PREEMPTED|NODE_FAIL|DEADLINE)\b"),
-         Row("hard limit ", 'job 4242 exceeds job hard limit "h_rt" of queue "all.q" (3600 > limit:3600) - sending SIGKILL', r"exceed(?:s|ed) (?:job )?hard limit \"[hs]_(?:rt|cpu)\""),  # SGE
+         Row("CANCELLED ", "*** JOB 4242 ON node17 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***", r"CANCELLED (?:AT|DUE|BY|\+|by)"),
+         Row(" DUE TO ", "error: JOB 4242 DUE TO NODE FAILURE", " DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB NOT ENDING|SIGNAL)"),
+         Row("srun: Force Terminated"),
+         Row("State", "State: TIMEOUT (exit code 0)", r"State[:=]\s*(?:CANCELLED|TIMEOUT|PREEMPTED)"),
+         Row("TERM_", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.", r"\bTERM_(?:(?:RUN|CPU|PROCESS)LIMIT|PREEMPT|\w*ADMIN|DEADLINE|LOAD)\b"),
+         Row("job killed: ", "=>> PBS: job killed: walltime 3610 exceeded limit 3600", r"job killed: (?:exceeded )?(?:walltime|cput|ncpus)\b"),
+         Row('hard limit "', 'job 4242 exceeds job hard limit "h_rt" of queue "all.q"', r'hard limit "[hs]_(?:rt|cpu)"'),
          Row("reempted", "The job was preempted.", r"(?:[Jj]ob|[Nn]ode|[Ii]nstance|[Ww]orker|VM)\b.{0,40}\b[Pp]reempted",
              other="Sequence group 0 is preempted by PreemptionMode.RECOMPUTE because there is not enough KV cache space"),
-         Row("exceeded walltime", "job killed: exceeded walltime"),
-         Row("CANCELLED", "State: CANCELLED (exit code 0)", r"State(?::|=)\s*CANCELLED"),
-         Row("TIMEOUT", "State: TIMEOUT (exit code 0)", r"State(?::|=)\s*TIMEOUT"),
-         Row("PREEMPTED", "JobState=PREEMPTED Reason=None, exit code 0", r"State(?::|=)\s*PREEMPTED"),
          unless=_REQUESTS),
 )  # fmt: skip
-# The searcher tells that one trial failed, not why
+
+# Asked after the crashes: these lines often stand beside one that says more
+RUNNERS = (
+    Rule("oom-kill-memcg", "the container was killed at its memory limit", 0.85,
+         Row("exceeded its memory limit of"), Row("beyond the 'PHYSICAL' memory limit"),  # Kubernetes, YARN
+         kind="summary"),
+    Rule("interrupted", "the runner or the cluster ended the job from outside", 0.85,
+         Row("runner has received a shutdown signal"), Row("the maximum execution time of"),  # GitHub
+         Row("The operation was cancel", "##[error]The operation was canceled.", r"^(?:#\[error\] ?|Error: )?The operation was cancell?ed\.?$"),
+         Row("Job failed: ", "ERROR: Job failed: execution took longer than 1h0m0s seconds", "Job failed: (?:cancell?ed$|execution took longer)"),
+         Row("SpotInterruption"), Row("imminent node shutdown"), Row("DeadlineExceeded", "reason: DeadlineExceeded", r"reason\W{1,4}DeadlineExc"),
+         *(Row(state, f"4242   train   gpu   lab   8    {state}   0:0", _SACCT) for state in ("CANCELLED+", "TIMEOUT", "PREEMPTED", "NODE_FAIL")),
+         kind="summary"),
+    Rule("killed-unknown", "the machine or the process around the job was lost; nothing says why", 0.6,
+         Row("lost communication with the server"),  # GitHub
+         Row("Host EC2 (instance"), Row("srun: error: Node failure on"), Row("NodeDiedError"), Row("LocalRayletDiedError"),
+         Row("TERM_", "TERM_UNKNOWN: unknown reason", r"\bTERM_(?:UNKNOWN|EXTERNAL_SIGNAL)\b"),  # LSF
+         Row("KernelRestarter: restart"), Row("session crashed for an unknown reason"), Row("Canceled future for execute_request"),  # notebooks
+         Row("Python kernel is unresponsive"), Row("driver has stopped unexpectedly"),  # Databricks
+         Row("eceived sigquit from a child process"),  # SGLang
+         Row("Negsignal.SIGKILL"), Row("Detected zombie job"), Row("Was the task killed externally?"),  # Airflow
+         kind="summary"),
+    Rule("interrupted", "a user, or the server's own timeout, ended it", 0.35,
+         Row("WORKER TIMEOUT (pid:"),  # gunicorn
+         Row("TERM_", "TERM_OWNER: job killed by owner.", r"\bTERM_(?:FORCE_)?OWNER: "),  # LSF
+         kind="wrapper"),
+    Rule("disk-full", "the pod was evicted: its node had run out of disk space", 0.8,
+         Row("low on resource: ephemeral-storage"), Row("ephemeral local storage usage exceeds"), Row("Usage of EmptyDir volume"),
+         kind="summary"),
+    Rule("other-error", "the container keeps ending; what ended it stands elsewhere", 0.3,
+         Row("Back-off restarting failed container"), kind="wrapper"),
+)  # fmt: skip
+
+# A search says that one trial failed, not why
 TRIALS = (
     Rule("other-error", "a trial of the search failed", 0.4,
-         Row("Number of errored trials: ", "Number of errored trials: 1", r"^Number of errored trials: [1-9]"),
-         Row(" errored after ", "Trial train_4242 errored after 3 iterations at 2024-05-01 10:00:00.", r"^Trial \S{1,120} errored after \d"),
-         Row("Trial status: ", "Trial status: 3 TERMINATED | 1 ERROR", r"^Trial status: [^\n]{0,120}\b[1-9]\d* ERROR\b"),
-         Row("failed runs in ", "wandb: ERROR Detected 3 failed runs in the first 60 seconds, killing sweep.",
-             r"^(?:wandb: )?(?:ERROR )?Detected \d+ failed runs in (?:the first|a row)"),
-         Row(" errored", "Run 8fk2 errored: ValueError()", r"^Run \S{1,40} errored\b"),
+         Row("Number of errored trials: ", "Number of errored trials: 1", "^Number of errored trials: [1-9]"),
+         Row(" errored", "Trial train_4242 errored after 3 iterations", r"^(?:Trial|Run) \S{1,120} errored\b"),
+         Row("failed runs in the first"),  # Weights & Biases
          kind="wrapper", only="printed"),
 )  # fmt: skip
