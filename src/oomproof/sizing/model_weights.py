@@ -14,7 +14,6 @@ from oomproof.sizing.data.gguf_header import read_header
 from oomproof.sizing.data.load_cost import LoadCost, Part, call
 from oomproof.sizing.data.source_file import BadFile, open_source
 from oomproof.sizing.json_source import read_object
-from oomproof.sizing.quantized_weights import bytes_as
 
 _OPTIMIZER = re.compile(r"exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|square_avg|exp_inf")
 _LONGEST_NAME = 1000  # letters; names are searched for what a tensor is
@@ -190,8 +189,7 @@ def loadings_of(weights: Weights, name: str, files: Sequence[str], has_config: b
     joined = sum(part.bytes or 0 for part in weights.tensors if _EXPERT.search(part.name))
     ways = [Loading(call("from_pretrained", name), joined, size)]
     if not weights.quantized:
-        kind, other = ("fp32", "float32") if "fp32" not in list(weights.by_type)[:1] else ("bf16", "bfloat16")
-        ways.append(
-            Loading(call("from_pretrained", name, f"dtype=torch.{other}"), bytes_as(kind, weights), size)
-        )
+        other, width = ("bfloat16", 2) if "fp32" in list(weights.by_type)[:1] else ("float32", 4)
+        converted = call("from_pretrained", name, f"dtype=torch.{other}")
+        ways.append(Loading(converted, width * weights.parameters, size))
     return (*ways, copied)
