@@ -13,7 +13,7 @@ import time
 import warnings
 from typing import Any
 
-from . import one_rank
+from . import ranks
 from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
 from .storage_log import resident
 
@@ -24,9 +24,9 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
-    if one_rank.is_another():
-        one_rank.wait_for_the_first(folder)
-    if one_rank.is_launcher(getattr(sys, "orig_argv", [])[1:]):
+    if ranks.is_another():
+        ranks.wait_for_the_first(folder)
+    if ranks.is_launcher(getattr(sys, "orig_argv", [])[1:]):
         return
     afterwards = {
         "torch": lambda module: install(folder),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,9 @@ def test_the_need_that_is_offered_covers_the_estimate(llama: str, capsys: pytest
 
     for size in (1, 5 * MIB + 1, 3 * GIB + 7, 16 * GIB + 3, 2000 * GIB + 1):
         assert size <= parse_size(typed(size)) < size * 1.03 + MIB
+
+
+@pytest.mark.parametrize("verb", ["size", "fit", "rehearse", "calibrate", "data"])
+def test_a_verb_is_imported_alone(verb: str) -> None:
+    """Whichever of its modules comes first: a circle among them is seen only in a Python that has none of them."""
+    subprocess.run([sys.executable, "-c", f"import oomproof.sizing.verbs.{verb}"], check=True, timeout=60)
