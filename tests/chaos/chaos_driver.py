@@ -55,7 +55,7 @@ time.sleep(1.0)
 _ACTIONS = {  # what the front says when it acts
     "request": r"asked the job to save and stop",
     "term": r"sent SIGTERM to the job",
-    "kill": r"killed (the job, all of it|all processes of the job)",
+    "kill": r"killed all processes of the job",
     "pause": r"oomproof: paused: ",
 }
 

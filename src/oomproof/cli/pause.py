@@ -8,7 +8,6 @@ can have the card, and `oomproof resume` restores it. Without --gpu a paused job
   oomproof pause big
   oomproof pause big --gpu
   oomproof resume big
-
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ _TOLD = {
 
 
 def told_kind(kind: str) -> str:
-    """The same in a sentence or a list of what happened; JSON and pages' styles keep the word itself."""
+    """An event's or action's kind as people read it. JSON and the styles of pages keep the kind itself."""
     return _TOLD.get(kind) or kind.replace("-", " ")
 
 

@@ -428,7 +428,6 @@ for _made, _flag in _DECLARED:
 
 def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str, argparse._ArgumentGroup]:
     """Under their headings, which are returned: a verb has flags of its own to add."""
-
     groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, RETRY, GPU, ALERTS, OUTPUT)}
     for name, known in FLAGS.items():
         text = known.adopt if adopt else known.help
@@ -613,7 +612,7 @@ def to_json(chosen: RunSettings, margin: int, floor: int) -> dict[str, Any]:
 
 
 def from_json(kept: Mapping[str, Any]) -> RunSettings:
-    """The settings a run has; what is damaged, or was no setting when it was started, is as if it had not been given."""
+    """The settings a run has; a damaged value counts as not given."""
     if "no_agent" not in kept:
         kept = {**kept, "no_agent": not kept.get("agent")}
     values = {}
