@@ -142,7 +142,7 @@ def _age(ending: Ending) -> tuple[float, float]:
 
 
 def _moments(endings: Sequence[Ending]) -> list[float]:
-    """The times of all endings on one clock, oldest first. Empty where one is missing: a gap over it would be too long."""
+    """The times of all endings on one clock, oldest first. Empty where one is missing: a gap over it would be wrong."""
     for times in ([ending.wall for ending in endings], [ending.since_boot for ending in endings]):
         known = [moment for moment in times if moment is not None]
         if len(known) == len(endings):
@@ -265,11 +265,13 @@ def _multiples(name: str, interval: int, steps: Sequence[int], before: int, trie
     ways = (math.comb(len(steps), k) * share**k * (1 - share) ** (len(steps) - k) for k in range(len(near)))
     chance = max(0.0, 1 - sum(ways)) * tries
     if len(near) == len(steps) or chance < _SURE:
-        text = f"{len(near)} of {len(steps)} deaths sit at or next to multiples of {interval}, the {name}: {_listed(near)}"
+        counted = f"{len(near)} of {len(steps)} deaths"
+        text = f"{counted} sit at or next to multiples of {interval}, the {name}: {_listed(near)}"
         unless = "; unless the log prints only then" if math.gcd(*steps) % interval == 0 else ""
         return _shared(name, text + unless, chance)
     off = [step for step in steps if step not in near]
-    text = f"not tied to {name}: {_listed(off)} {'is no multiple' if len(off) == 1 else 'are no multiples'} of {interval}"
+    words = "is no multiple" if len(off) == 1 else "are no multiples"
+    text = f"not tied to {name}: {_listed(off)} {words} of {interval}"
     return Statement(name, "excluded", text + (f"; at or next to one: {_listed(near)}" if near else ""))
 
 

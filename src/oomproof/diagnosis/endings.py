@@ -1,5 +1,6 @@
-"""Runs of ours, logs, and the kills in a system's log, as the endings in which patterns are sought. What is damaged is left
-out or empty."""
+"""Runs of ours, logs, and the kills in a system's log, as the endings in which patterns are sought.
+
+What is damaged is left out or empty."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which column is what, by number. Of several for memory (vmstat's free, buff and cache) the sum is what is left."""
+    """Which column is what, by number. Several for memory (vmstat's free, buff and cache) add up to what is free."""
 
     names: list[str]
     memory: list[int]
