@@ -80,7 +80,7 @@ def answer(text: str, facts: Facts, snapshot: LedgerSnapshot | None) -> Together
 
 
 def _job_of(name: str, facts: Facts) -> Job | None:
-    """The unmanaged job of that pid, or the only one whose script or program is called so (``train`` or ``train.py``)."""
+    """The job of that pid, or the only one whose script or program has that name (``train`` or ``train.py``)."""
     found = [job for job in facts.jobs if name.isdigit() and int(name) in job.pids]
     found = found or [job for job in facts.jobs if name.lower() in _names(job)]
     return found[0] if len(found) == 1 else None

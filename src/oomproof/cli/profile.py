@@ -1,6 +1,7 @@
 """Runs a Python command with memray around it, under `oomproof run`, and keeps memray's page with the run.
 
-memray sees every allocation by its line (twice as slow, at worst). It must be installed in the Python that runs the command.
+memray sees every allocation by its line (twice as slow, at worst). It must be installed in the Python that runs
+the command.
 
   oomproof profile -- python train.py --steps 200
   oomproof profile --limit 8G -- python -m train

@@ -142,7 +142,7 @@ def _age(ending: Ending) -> tuple[float, float]:
 
 
 def _moments(endings: Sequence[Ending]) -> list[float]:
-    """The times of all endings on one clock, oldest first. Empty where one is missing: a gap over it would be too long."""
+    """The times of all endings on one clock, oldest first. Empty where one is missing: a gap over it would be wrong."""
     for times in ([ending.wall for ending in endings], [ending.since_boot for ending in endings]):
         known = [moment for moment in times if moment is not None]
         if len(known) == len(endings):
@@ -243,15 +243,17 @@ def _steps(deaths: Sequence[Ending]) -> Iterator[Statement]:
     intervals: dict[str, int] = {}
     for death in deaths:
         intervals = {**run_settings.intervals(death.settings), **intervals}
-    if len(totals := {death.total for death in deaths}) == 1 and all(death.epoch for death in deaths):
-        intervals["epoch"] = (
-            totals.pop() or 0
-        )  # a bar beside an epoch's number counts the batches of that epoch
+    epochs, totals = {death.epoch for death in deaths}, {death.total for death in deaths}
+    if len(totals) == 1 and all(epoch is not None and epoch % 1 == 0 for epoch in epochs):
+        # a bar beside an epoch's number counts the batches of that epoch
+        intervals["epoch"] = totals.pop() or 0
     every = intervals.pop("log", 0)
+    intervals = {kind: interval for kind, interval in intervals.items() if interval > 1}
     for kind, interval in intervals.items():
         # the last step printed may be one behind, or as many as the log leaves out
         before = every if every and all(step % every == 0 for step in steps) else int(interval >= 8)
-        if interval > 1:
+        counted_anew = len(epochs) > 1 and intervals.get("epoch", 0) % interval != 0
+        if not counted_anew:
             yield _multiples(_NAMES[kind], interval, steps, before, len(intervals))
 
 
@@ -263,17 +265,18 @@ def _multiples(name: str, interval: int, steps: Sequence[int], before: int, trie
     ways = (math.comb(len(steps), k) * share**k * (1 - share) ** (len(steps) - k) for k in range(len(near)))
     chance = max(0.0, 1 - sum(ways)) * tries
     if len(near) == len(steps) or chance < _SURE:
-        text = f"{len(near)} of {len(steps)} deaths sit at or next to multiples of {interval}, the {name}: {_listed(near)}"
+        counted = f"{len(near)} of {len(steps)} deaths"
+        text = f"{counted} sit at or next to multiples of {interval}, the {name}: {_listed(near)}"
         unless = "; unless the log prints only then" if math.gcd(*steps) % interval == 0 else ""
         return _shared(name, text + unless, chance)
     off = [step for step in steps if step not in near]
-    text = f"not tied to {name}: {_listed(off)} {'is no multiple' if len(off) == 1 else 'are no multiples'} of {interval}"
+    words = "is no multiple" if len(off) == 1 else "are no multiples"
+    text = f"not tied to {name}: {_listed(off)} {words} of {interval}"
     return Statement(name, "excluded", text + (f"; at or next to one: {_listed(near)}" if near else ""))
 
 
 def _listed(steps: Sequence[int]) -> str:
-    words = [str(step) for step in dict.fromkeys(steps)]
-    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+    return ", ".join(map(str, dict.fromkeys(steps)))
 
 
 def _words(topic: str, values: Sequence[str | None]) -> Iterator[Statement]:
@@ -304,7 +307,6 @@ def _changes(endings: Sequence[Ending]) -> Iterator[Statement]:
         verdict = "no death since" if not after else "the deaths began after it"
         if before and after:
             verdict = "the deaths were there before it: it did not begin them"
-        what = ", ".join(changed[:6]) + (f" and {len(changed) - 6} more" if len(changed) > 6 else "")
         counts = f"{before} of {at} runs died before it, {after} of {len(endings) - at} after"
-        text = f"between {endings[at - 1].label} and {endings[at].label}: {what}; {verdict} ({counts})"
+        text = f"between {endings[at - 1].label} and {endings[at].label}: {', '.join(changed)}; {verdict} ({counts})"
         yield Statement("change", "excluded" if before and after else "tied" if after else "open", text)

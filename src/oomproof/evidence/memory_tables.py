@@ -55,12 +55,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which column is what, by number. Of several for memory (vmstat's free, buff and cache) the sum is what is left."""
+    """Which column is what, by number. Several for memory (vmstat's free, buff and cache) add up to what is free."""
 
     names: list[str]
     memory: list[int]
     time: int | None
     series: int | None
+    asked: bool  # whether the user named the column of memory, and not one of the series
 
     def called(self, at: int) -> str:
         return f"column {self.names[at] if at < len(self.names) and self.names[at] else at + 1}"
@@ -98,7 +99,9 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
             skipped += 1
             continue
         key = row[columns.series] if columns.series is not None and columns.series < len(row) else ""
-        look, seen = (look + 1, {key}) if key in seen else (look, {*seen, key})
+        if key in seen:
+            look, seen = look + 1, set()
+        seen.add(key)
         when = wanted.every * look if wanted.every else at
         if when is None:
             hint = "say how far apart two looks are (--every 5s), or let the loop print `date` before each"
@@ -109,10 +112,9 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
     longest, key = max(map(len, read.values())), wanted.column or ""
     if key not in read:  # the one that holds most at its end, of those that were there most of the time
         key = max(read, key=lambda key: (2 * len(read[key]) >= longest, read[key][-1][1]))
-    if wanted.column not in (None, key, *columns.names) and columns.series is not None:
-        raise OomproofError(
-            f"{path} has no {wanted.column}", f"it has {', '.join(list(read)[:5])}", status=USAGE
-        )
+    if wanted.column not in (None, key) and not columns.asked:
+        known = ", ".join(list(read)[:5])
+        raise OomproofError(f"{path} has no {wanted.column}", f"it has {known}", status=USAGE)
     time = "dates between the rows" if columns.time is None else f"time from {columns.called(columns.time)}"
     time = f"looks {wanted.every:g} s apart" if wanted.every else time
     told = f"{time}, memory from {', '.join(map(columns.called, columns.memory))} in {unit_name}"
@@ -142,9 +144,8 @@ def _columns(rows: list[list[str]], wanted: Wanted, path: str, dated: bool) -> t
     names, below = [], rows
     for at, row in enumerate(rows[:-1]):
         if len(row) > 1 and not has_figure(row) and has_figure(rows[at + 1]):
-            label = (
-                len(rows[at + 1]) - len(row) == 1 and size(rows[at + 1][0]) is None
-            )  # free: its rows have one
+            # the rows of free have a label that its header does not name
+            label = len(rows[at + 1]) - len(row) == 1 and size(rows[at + 1][0]) is None
             names, below = [*([""] if label else []), *row], rows[at + 1 :]
             break
     columns = list(zip_longest(*filter(has_figure, below), fillvalue=""))
@@ -169,7 +170,8 @@ def _columns(rows: list[list[str]], wanted: Wanted, path: str, dated: bool) -> t
     memory = [asked] if asked is not None else [min(ranked)[1]] if ranked else memory
     if not memory:
         raise _unusable(path)
-    return _Columns(names, memory, time, series[0] if series else None), columns[memory[0]]
+    chosen = _Columns(names, memory, time, series[0] if series else None, asked is not None)
+    return chosen, columns[memory[0]]
 
 
 def _mostly(cells: Sequence[str], read: Callable[[str], object]) -> bool:

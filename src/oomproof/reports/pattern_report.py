@@ -28,12 +28,10 @@ def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
         of = f" of {deaths[-1].job}" if deaths[-1].job else ""
         parts = [f"{head}{of}: {_causes(deaths)}", _table(deaths, width)]
     if patterns.others:
-        parts.append(f"Deaths of other programs\n{_table(patterns.others[-20:], width)}")
-        if (more := len(patterns.others) - 20) > 0:
-            parts[-1] += f"\nand {more} before them"
+        parts.append(f"Deaths of other programs\n{_table(patterns.others, width)}")
     for section, title in _SECTIONS:
         parts += _section(title, [line for line in patterns.statements if line.found == section], width)
-    parts += _section("Changes between the runs", patterns.changes[-20:], width)
+    parts += _section("Changes between the runs", patterns.changes, width)
     if patterns.caution:
         parts.append("\n".join(folded("", patterns.caution, width)))
     return "\n\n".join(parts)

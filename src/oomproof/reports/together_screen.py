@@ -27,6 +27,11 @@ def screen(answer: Together, width: int, add_swap: str = "") -> list[str]:
             lines += folded("  [ ] ", text, width)
             lines += [f"        {add_swap}"] if remedy.way == "swap" and add_swap else []
         lines.append("")
+    if not answer.turns:
+        return [
+            *lines,
+            f"Next: make {answer.never[0].name} smaller, then ask again: oomproof check --together ...",
+        ]
     lines.append("Next:")
     if len(answer.turns) > 1:
         text = "in turns: with its need given, each waits by itself until those before are done"

@@ -142,3 +142,9 @@ def test_a_past_runs_name_stands_for_what_it_held(capsys: pytest.CaptureFixture[
     assert f"--name past -- {sys.executable} -c 'import time; held" in capsys.readouterr().out
     assert job["basis"] == "the most it held in 2 runs" and not job["running"]
     assert 150 << 20 <= job["need_bytes"] < 250 << 20
+
+
+@pytest.mark.usefixtures("freeze")
+def test_one_that_never_fits_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--together", "huge=900T"]) == 69
+    assert "Next: make huge smaller, then ask again" in shown(capsys)

@@ -153,6 +153,18 @@ def test_epoch_ends() -> None:
     assert about(find_patterns(inside), "epoch ends").found == "excluded"
 
 
+def test_steps_that_begin_anew_in_each_epoch_say_nothing_of_an_interval_that_runs_on() -> None:
+    settings = {"eval_steps": "50"}
+    for total, said in ((1234, False), (1000, True)):
+        found = find_patterns(
+            [
+                Ending(f"r{n}", "silent-end", step=50 * n, total=total, epoch=n, settings=settings)
+                for n in (1, 2, 3)
+            ]
+        )
+        assert any(each.topic == "evaluations" for each in found.statements) is said
+
+
 def test_growing_and_constant_memory() -> None:
     grown = MemoryAtEnd(50 * GIB, GIB, None, 1e6, True)
     leak = find_patterns([Ending(f"r{n}", "oom-kill-global", memory=grown) for n in range(6)])

@@ -113,6 +113,7 @@ def test_ps_without_a_date_needs_to_know_how_far_apart(tmp_path: Path) -> None:
     table = read(tmp_path, text, Wanted(every=5.0))
     assert [at for at, _ in table.samples] == [0.0, 5.0]
     assert table.samples[0][1] == pytest.approx(rss(os.getpid()), rel=0.2)
+    assert read(tmp_path, text, Wanted(every=5.0, column="3")).samples == table.samples
     with pytest.raises(OomproofError, match="has no nobody"):
         read(tmp_path, text, Wanted(every=5.0, column="nobody"))
 
