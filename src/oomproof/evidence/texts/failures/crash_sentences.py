@@ -23,7 +23,8 @@ _MEANS = {
 _NUMBERS = {
     "SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGABRT": 6, "SIGIOT": 6, "SIGTERM": 15, "SIGINT": 2, "SIGHUP": 1, "SIGILL": 4, "SIGFPE": 8,
     "killed": 9, "segmentation fault": 11, "bus error": 7, "access to an undefined portion of a memory object": 7,
-    "aborted": 6, "abort": 6, "abort trap": 6, "process abort signal": 6, "terminated": 15, "termination signal": 15, "illegal instruction": 4,
+    "aborted": 6, "abort": 6, "abort trap": 6, "process abort signal": 6,
+    "terminated": 15, "termination signal": 15, "illegal instruction": 4,
     "floating point exception": 8, "floating-point exception": 8, "erroneous arithmetic operation": 8,
 }  # fmt: skip
 # "from PID 0" names no process; Open MPI and UCX print "[node12:04242] Signal: Aborted (6)"
@@ -51,12 +52,12 @@ def _report(said: FailureText, match: Match, hit: Hit) -> Hit | None:
 
 CRASH_REPORTS = (
     Rule("segfault", "crashed in native code (SIGSEGV)", 0.93,
-         Row("is detected by the operating system", "FatalError: `Segmentation fault` is detected by the operating system.",  # Paddle
-             r"^(?:\w{0,20}Error: )?(?:`|A serious error \()(?P<word>[A-Z][\w ]{3,60})[`)] is detected by the operating system"),
-         Row(" at pc=0x", "#  SIGSEGV (0xb) at pc=0x00007f0012, pid=4242, tid=4243",  # Java
-             r"^#?\s*(?P<word>SIG[A-Z]{2,4}) \(0x[0-9a-f]+\) at pc=0x[0-9a-f]+, pid=(?P<pid>\d{1,9})", {"pids": (4242,)}),
-         Row("[signal SIG", "[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x0]", r"^\[signal (?P<word>SIG[A-Z]{2,4}): [a-z ]+ code="),  # Go
-         refine=_report),
+        Row("is detected by the operating system", "FatalError: `Segmentation fault` is detected by the operating system.",  # Paddle
+            r"^(?:\w{0,20}Error: )?(?:`|A serious error \()(?P<word>[A-Z][\w ]{3,60})[`)] is detected by the operating system"),
+        Row(" at pc=0x", "#  SIGSEGV (0xb) at pc=0x00007f0012, pid=4242, tid=4243",  # Java
+            r"^#?\s*(?P<word>SIG[A-Z]{2,4}) \(0x[0-9a-f]+\) at pc=0x[0-9a-f]+, pid=(?P<pid>\d{1,9})", {"pids": (4242,)}),
+        Row("[signal SIG", "[signal SIGSEGV: segmentation violation code=0x1]", r"^\[signal (?P<word>SIG[A-Z]{2,4}): "),  # Go
+        refine=_report),
 )  # fmt: skip
 
 # As a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
@@ -67,32 +68,27 @@ _OOM_KILLED = (
 _CONTAINER = Rule(
     "oom-kill-memcg", "the container was killed at its memory limit", 0.85,
     Row("OOM", '"Reason": "OOMKilled"', _OOM_KILLED),
-    Row("ontainer killed ", "OutOfMemoryError: Container killed due to memory usage", r"Container killed (?:due to memory|by YARN for exceeding (?:\S+ )?memory)"),
-    Row("memory limit of ", "Job has gone over memory limit of 4096 megabytes.", r"Job has gone over (?:\w+ )?memory limit of \d"),  # HTCondor
+    Row("Container killed due to memory"), Row("Container killed by YARN for exceeding"),
+    Row("gone over memory limit of"),  # HTCondor
     Row("ran out-of-memory and exited with a non-zero status"),  # Vertex AI
-    Row("emory limit exceeded (", "Memory limit exceeded (16Gi)", r"^Memory limit exceeded \(\d"),  # Hugging Face Spaces
+    Row("Memory limit exceeded (", "Memory limit exceeded (16Gi)", r"^Memory limit exceeded \(\d"),  # Hugging Face Spaces
     kind="summary", loud=True, pids=_pids,
     unless=r"OOMKilled\W+[Ff]alse|\b(?:prevent|avoid|fix|stop|address|handle|because of|if|when)\b[\w ]{0,30}OOM ?Killed",
 )  # fmt: skip
 _ABORTED = Rule(
     "abort", "native code ended the process (abort)", 0.75,
-    Row("terminate called"),
+    Row("terminate called"), Row("double free or corruption"), Row("corrupted size"), Row("corrupted double"), Row("Fatal glibc error"),
     Row("malloc.c:", "python: malloc.c:2394: sysmalloc: Assertion `x' failed.", r"malloc\.c:\d+: \w+: Assertion"),
     Row("(): ", "free(): invalid pointer", r"\b(?:free|(?<!Error in )malloc|realloc|munmap_chunk|malloc_consolidate|tcache\w*)\(\): ",
         other="<jemalloc>: Error in malloc(): out of memory"),
-    Row("double free or corruption"),
-    Row("corrupted ", "corrupted size vs. prev_size", r"corrupted (?:size|double)"),
-    Row(" detected ***", "*** stack smashing detected ***: terminated", r"\*\*\* (?:buffer overflow|stack smashing) detected \*\*\*"),
-    Row("Fatal glibc error"),
-    Row("Attempt to free invalid pointer"),  # tcmalloc
-    Row("allocate too many memory regions"),  # OpenBLAS
-    Row("ERROR: AddressSanitizer: ", "==4242==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x6020", r"AddressSanitizer: (?!SEGV)"),
-    Row("malloc: *** error", "python(4242,0x1) malloc: *** error for object 0x1: pointer being freed was not allocated"),  # macOS
-    Row("uncaught ", "libc++abi: terminating due to uncaught exception of type std::runtime_error: x", r"terminating (?:due to|with) (?:an )?uncaught"),
-    Row("OMP: Error #15", "OMP: Error #15: Initializing libiomp5.dylib, but found libomp.dylib already initialized."),
+    Row("stack smashing detected"), Row("buffer overflow detected"), Row("pure virtual method called"),
+    Row("Attempt to free invalid pointer"), Row("allocate too many memory regions"), Row("malloc: *** error"),  # tcmalloc, OpenBLAS, macOS
+    Row("AddressSanitizer: ", "==4242==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x6020", "AddressSanitizer: (?!SEGV)"),
+    Row("uncaught ", "libc++abi: terminating due to uncaught exception of type x", "terminating (?:due to|with) (?:an )?uncaught"),
+    Row("OMP: Error #15"),
     Row("Check fail", "F tensorflow/core/framework/tensor.cc:12] Check failed: ptr",
-        r"^F\d{4} .{0,120}Check failed|\bF [\w./-]{1,160}:\d+\] Check failed: |Check failure stack trace:|\.(?:cc|cu|cpp|h|cuh):\d+: Check failed: "),
-    Row("pure virtual method called"),
+        r"^F\d{4} .{0,120}Check failed|\bF [\w./-]{1,160}:\d+\] Check failed: |Check failure stack trace:"
+        r"|\.(?:cc|cu|cpp|h|cuh):\d+: Check failed: "),
     facts=JobFacts(signal=6),
 )  # fmt: skip
 
@@ -105,78 +101,78 @@ def _named_signal(said: FailureText, match: Match, hit: Hit) -> Hit:
 
 _VANISHED = Rule(
     "killed-unknown", "a worker process vanished; nothing says who ended it", 0.5,
-    Row("ernel ", "The kernel appears to have died. It will restart automatically.", r"[Kk]ernel (?:for \S{1,120} )?(?:appears to have )?(?:died|crashed)"),
+    Row("ernel ", "The kernel appears to have died. It will restart automatically.",
+        r"[Kk]ernel (?:for \S{1,120} )?(?:appears to have )?(?:died|crashed)"),
     Row("died unexpectedly", "Worker proc VllmWorker-2 died unexpectedly, shutting down executor.",
         r"(?i:worker|process|proc|actor|child|engine)\b[^.!?\n]{0,40}\bdied unexpectedly"),
-    Row("orkers died", "RuntimeError: Background workers died. Look for the error message further up!"),
-    Row("no longer alive", "One or more background workers are no longer alive.", r"\b(?:[Ww]orkers?|[Pp]rocess(?:es)?)\b[^.!?\n]{0,20} no longer alive"),
-    Row("node down: Not properly terminated"),  # pytest-xdist
-    Row("abruptly", "One of the subprocesses has abruptly died during map operation.", r"subprocesses? has abruptly died|terminated abruptly"),
-    Row("all available RAM", "Your session crashed after using all available RAM.", r"\bcrash\w* after using all available RAM|used all available RAM and crashed"),
-    Row("killed by SIGKILL by OOM killer"),
-    Row("unexpectedly terminated", "A worker process managed by the executor was unexpectedly terminated. {SIGKILL(-9)}",
-        r"worker process managed by the executor was unexpectedly terminated", {"signal": 9}),
-    Row("The actor ", "The actor is dead because its worker process has died. (pid=4242)", r"The actor (?:is dead|died|\w{1,64} is unavailable)"),
-    Row("A worker died or was killed while executing"),
-    Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
-    Row("TerminatedWorkerError", "joblib.externals.loky.process_executor.TerminatedWorkerError: x", r"TerminatedWorkerError(?:$|: )"),
-    Row("Lost executor ", "ERROR YarnClusterScheduler: Lost executor 4 on node17: remote Rpc client disassociated", r"\bLost executor \d+ on \S+: \S"),  # Spark
-    Row("was OOM", "The worker was OOM-killed", r"(?<!\ba pod )(?<!\ba job )(?<!\ba container )was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once))",
-        other="My run was OOM-killed yesterday, today it went through"),
-    Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
+    Row("no longer alive", "One or more background workers are no longer alive.",
+        r"\b(?:[Ww]orkers?|[Pp]rocess(?:es)?)\b[^.!?\n]{0,20} no longer alive"),
+    Row("orkers died"), Row("node down: Not properly terminated"),  # pytest-xdist
+    Row("has abruptly died"), Row("terminated abruptly"), Row("killed by SIGKILL by OOM killer"), Row("DeadKernelError"),
+    Row("after using all available RAM", "crashed after using all available RAM", r"\bcrash\w* after using all available RAM"),  # Colab
     Row("tried to allocate more memory than is available. It has restarted"),  # Kaggle
-    Row("illed", "g++: fatal error: Killed signal terminated program cc1plus", r"Killed signal terminated program|(?:execute command|compiler error): Killed"),
+    Row("managed by the executor was unexpectedly terminated"), Row("KilledWorker"),
+    Row("TerminatedWorkerError", "TerminatedWorkerError: x {SIGKILL(-9)}", "TerminatedWorkerError(?:$|: )", {"signal": 9}),  # joblib
+    Row("The actor ", "The actor is dead because its worker process has died. (pid=4242)",
+        r"The actor (?:is dead|died|\w{1,64} is unavailable)"),
+    Row("A worker died or was killed while executing"),  # Ray
+    Row("Lost executor ", "ERROR YarnClusterScheduler: Lost executor 4 on node17: remote Rpc client disassociated",
+        r"\bLost executor \d+ on \S+: \S"),  # Spark
+    Row("was OOM", "The worker was OOM-killed", r"(?:[Ww]orker|[Pp]rocess)\b.{0,30}\bwas OOM[- ]killed",
+        other="My run was OOM-killed yesterday"),
+    Row("Killed signal terminated program"), Row("execute command: Killed"), Row("compiler error: Killed"),
     loud=True, pids=_pids, refine=_named_signal,
 )  # fmt: skip
-# a raylet's end, with a list of what it may have been
-_RAYLET = Rule(
-    "killed-unknown", "a process of Ray ended, and nothing says who ended it", 0.5,
-    Row("Termination is unexpected", "WARNING worker.py:1851 -- Raylet is terminated: ip=10.0.0.1, id=abc. Termination is unexpected."),
-    kind="summary", pids=_pids,
-)  # fmt: skip
 _NANNY = Rule(
-    "killed-unknown", "a worker of dask was killed, and its nanny does not know by whom", 0.45,
-    Row("was killed by unknown signal", "distributed.nanny - INFO - Worker process 4242 was killed by unknown signal", gives={"pids": (4242,)}),
+    "killed-unknown", "a worker of Ray or dask was killed, and its parent does not know by whom", 0.45,
+    Row("Termination is unexpected"),
+    Row("was killed by unknown signal", "Worker process 4242 was killed by unknown signal", gives={"pids": (4242,)}),
     kind="summary", pids=_pids,
 )  # fmt: skip
-# mpirun's last words, where no signal was at work
+# last words of launchers, where no signal was at work
 _MPI = Rule(
     "other-error", "a rank ended with an error of its own", 0.4,
-    Row("processes exited with non-zero status, thus", "mpirun detected that one or more processes exited with non-zero status, thus causing the job to be terminated."),
-    Row("terminated normally, but ", "Primary job  terminated normally, but 1 process returned a non-zero exit", r"^Primary job +terminated normally"),
+    Row("processes exited with non-zero status, thus"), Row("Primary job  terminated normally, but"), Row("MPI_ABORT was invoked on rank"),
     Row("Normal termination (return value ", "Normal termination (return value 1)", r"Normal termination \(return value [1-9]"),  # HTCondor
-    Row("MPI_ABORT was invoked on rank ", "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD", r"^MPI_ABORT was invoked on rank \d"),
     kind="summary", pids=_pids,
 )  # fmt: skip
-_CRASHED = Rule("abort", "native code crashed", 0.35, Row(" Crashed", "Thread 0 Crashed:: Dispatch queue: com.apple.main-thread", r"^Thread \d{1,4} Crashed"),
-                kind="summary", only="printed")  # fmt: skip
+_CRASHED = Rule(
+    "abort", "native code crashed", 0.35, Row(" Crashed", "Thread 0 Crashed:: Dispatch queue", r"^Thread \d{1,4} Crashed"),  # macOS
+    kind="summary", only="printed",
+)  # fmt: skip
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, docker. A row gives an exit code, or a
 # signal by its number, its name or a shell's word for it.
 _BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|-?(?P<number>\d{1,2})\b)"
 _CODE = r"(?P<code>-?\d{1,3})\b"
+_KILL = {"signal": 9}
 _EXITS = (
     Row("exitcode", "  exitcode  : -9 (pid: 4242)", rf"exitcode\s{{0,4}}: *{_CODE}", {"signal": 9, "pids": (4242,)}),
-    Row("eturn ", "['python', 'train.py'] exits with return code = -9", rf"[Rr]eturn [Cc]ode ?(?:=|of|:)? ?{_CODE}", {"signal": 9}),
-    Row("EXIT CODE: ", "=   EXIT CODE: 9", r"^=? *EXIT CODE: (?P<number>\d{1,3})\b", {"signal": 9}),
-    Row("non-zero ", "the process ended with non-zero code: 137", rf"non-zero (?:code:|status of) {_CODE}", {"signal": 9}),
-    Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", rf"W&B process to finish\.\.\. \(failed {_CODE}", {"signal": 9}),
+    Row("eturn ", "['python', 'train.py'] exits with return code = -9", rf"[Rr]eturn [Cc]ode ?(?:=|of|:)? ?{_CODE}", _KILL),
+    Row("EXIT CODE: ", "=   EXIT CODE: 9", r"^=? *EXIT CODE: (?P<number>\d{1,3})\b", _KILL),
+    Row("non-zero ", "the process ended with non-zero code: 137", rf"non-zero (?:code:|status of) {_CODE}", _KILL),
+    Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", rf"to finish\.\.\. \(failed {_CODE}", _KILL),
     Row("xit", "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
-        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)?[ _]?(?:exit )?(?:[Cc]ode|[Ss]tatus(?: code)?)(?: is)?[ :=('\"]*" + _CODE + r"(?!/\d)", {"signal": 9}),
-    Row("errno 1", "npm ERR! errno 137", r"^npm (?:ERR!|error) errno (?P<code>1[345]\d)\b", {"signal": 9}),
-    Row("make", "make: *** [Makefile:3: train] Error 137", rf"^make\S*: \*\*\* .{{1,200}}\] Error {_CODE}", {"signal": 9}),
-    Row("died with <Signals.", "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>.",
-        r"died with <Signals\.(?P<name>SIG[A-Z]+)", {"signal": 9}),
-    Row("terminated ", "worker 3 terminated by SIGKILL", rf"terminated (?:with|by){_BY}", {"signal": 9}),
-    Row("ignal", "traceback : Signal 9 (SIGKILL) received by PID 4242", rf"(?<![\w-])[Ss]ignal(?!\(7\)):?{_BY}", {"signal": 9, "pids": (4242,)}),
-    Row("BY SIGNAL", "BAD TERMINATION: KILLED BY SIGNAL: 9 (Killed)", rf"BY SIGNAL{_BY}", {"signal": 9}),
+        r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)?[ _]?(?:exit )?(?:[Cc]ode|[Ss]tatus(?: code)?)(?: is)?[ :=('\"]*"
+        rf"{_CODE}(?!/\d)", _KILL),
+    Row("errno 1", "npm ERR! errno 137", r"^npm (?:ERR!|error) errno (?P<code>1[345]\d)\b", _KILL),
+    Row("make", "make: *** [Makefile:3: train] Error 137", rf"^make\S*: \*\*\* .{{1,200}}\] Error {_CODE}", _KILL),
+    Row("died with <Signals.", "CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.",
+        r"died with <Signals\.(?P<name>SIG[A-Z]+)", _KILL),
+    Row("terminated ", "worker 3 terminated by SIGKILL", rf"terminated (?:with|by){_BY}", _KILL),
+    Row("ignal", "traceback : Signal 9 (SIGKILL) received by PID 4242", rf"(?<![\w-])[Ss]ignal(?!\(7\)):?{_BY}", {"signal": 9,
+        "pids": (4242,)}),
+    Row("BY SIGNAL", "BAD TERMINATION: KILLED BY SIGNAL: 9 (Killed)", rf"BY SIGNAL{_BY}", _KILL),
     Row("was sent SIG", "Worker (pid:4242) was sent SIGKILL!", r"was sent (?P<name>SIG[A-Z]{2,4})\b", {"signal": 9, "pids": (4242,)}),
     Row("SIG", "The exit codes of the workers are {SIGSEGV(-11)}", r"(?P<name>SIG(?:KILL|SEGV|BUS|ABRT))\(-\d{1,2}\)", {"signal": 11}),
-    Row("ignal", "[node12:04242] Signal: Aborted (6)", r"[Ss]ignal:? \(?[A-Z][a-z]+(?: [a-z]+)? \((?P<number>\d{1,2})\)", {"signal": 6, "pids": (4242,)}),
-    Row("task", "srun: error: node17: task 0: Killed", r"tasks? [\d,-]+: (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)", {"signal": 9}),
-    Row("*** SIG", "*** SIGSEGV (@0x0) received by PID 4242 (TID 0x7f) from PID 0; stack trace: ***", r"\*\*\* (?P<name>SIG[A-Z]+) (?:\(|received at)",
+    Row("ignal", "[node12:04242] Signal: Aborted (6)", r"[Ss]ignal:? \(?[A-Z][a-z]+(?: [a-z]+)? \((?P<number>\d{1,2})\)", {"signal": 6,
+        "pids": (4242,)}),
+    Row("task", "srun: error: node17: task 0: Killed", r"tasks? [\d,-]+: (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)",
+        _KILL),
+    Row("*** SIG", "*** SIGSEGV (@0x0) received by PID 4242 (TID 0x7f) from PID 0; stack trace: ***",
+        r"\*\*\* (?P<name>SIG[A-Z]+) (?:\(|received at)",
         {"signal": 11, "pids": (4242,)}),
-    Row("signal: ", "exit: signal: killed", r"\bsignal: (?P<word>killed|segmentation fault|aborted|bus error)", {"signal": 9}),
+    Row("signal: ", "exit: signal: killed", r"\bsignal: (?P<word>killed|segmentation fault|aborted|bus error)", _KILL),
 )  # fmt: skip
 
 # glibc's words of five languages, as bash prints them
@@ -192,14 +188,16 @@ _FOREIGN = re.compile(
     r"^(?:\S{1,200} ?[:：] ?)?(?:(?:行|第|줄|Zeile|ligne) ?\d{1,6}(?: ?行)? ?[:：]\s+)?(?P<job>\[\d+\]\s*[-+]?\s+)?(?P<pid>\d{2,9} )?"
     rf"(?P<word>{'|'.join(_ENGLISH)})(?P<dump> ?[(（][^()（）]{{2,40}}[)）])?(?P<rest>\s.{{0,3500}}|)$"
 )
-# A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:", and inside a quotation
-_WORD = r"(?P<word>[Kk]illed|[Ss]egmentation fault|[Bb]us error|[Aa]borted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
+# A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
+_WORD = (
+    "(?P<word>[Kk]illed|[Ss]egmentation fault|[Bb]us error|Abort trap: 6|[Aa]bort(?:ed)?|[Tt]erminated|Illegal instruction"
+    "|Floating point exception)"
+)
 _REST = r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,3500}|)$"
 _SHELL = re.compile(
     r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?"
     rf"|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?{_WORD}{_REST}"
 )
-_QUOTED = re.compile(rf": line \d+: +(?P<pid>\d{{1,9}}) {_WORD}{_REST}")
 _COMMAND = re.compile(
     r"\s+(?:\(core dumped\)\s+)?(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)"
 )
@@ -215,7 +213,7 @@ _EXPLAINED = re.compile(
 )
 # Windows has its own numbers: access violation, heap corruption, stack overrun and overflow, Ctrl-C
 _WINDOWS = re.compile(r"(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>32212\d{5}|-10737\d{5})\b")
-_NTSTATUS = {0xC0000005: 11, 0xC0000374: 6, 0xC0000409: 6, 0xC00000FD: 11, 0xC000013A: 2}
+_NTSTATUS = {0xC0000005: 11, 0xC00000FD: 11, 0xC000013A: 2}
 _NAMED = re.compile(r"\b(?P<name>SIG(?:SEGV|ABRT|BUS))\b")  # a crash that the text only names
 _DUMPED = re.compile(r"(?P<word>[Ss]egmentation fault|[Bb]us error|[Aa]borted) ?\(core dump")  # in a sentence
 _CLOSING = re.compile(
@@ -250,12 +248,9 @@ def _shell(said: FailureText) -> Hit | None:
     if said.level == "FATAL" and said.text.startswith("Check failed: "):
         return _ABORTED.hit
     told = _SHELL.match(said.text)
-    if told is not None and _is_shell(told):
-        pid = told["pid"] or told["three"] or told["job"]
-    elif told := _QUOTED.search(said.text):
-        pid = told["pid"]
-    else:
+    if told is None or not _is_shell(told):
         return None
+    pid = told["pid"] or told["three"] or told["job"]
     hit = _by_signal(_NUMBERS[told["word"].lower().split(":")[0]], 0.85, pids=(int(pid),) if pid else ())
     command = _COMMAND.match(told["rest"]) if pid else None  # a shell prints the command that died
     return replace(hit, facts=replace(hit.facts, victim_name=command["name"])) if command else hit
@@ -325,7 +320,6 @@ _BEFORE_EXITS = (
     _fatal,
     _ABORTED.read,
     _VANISHED.read,
-    _RAYLET.read,
     _shell,
     _windows,
     _NANNY.read,
@@ -353,11 +347,8 @@ def _recognise(said: FailureText) -> Hit | None:
 
 
 _ANCHORS = (
-    "illed", "SIG", "egmentation fault", "egfault", "us error", "bort", "Fatal Python error", "erminated", "fatal exception", "llegal instruction",
+    "illed", "SIG", "egmentation fault", "egfault", "us error", "bort", "Fatal Python error", "erminated",
+    "fatal exception", "llegal instruction",
     "ode 32212", "tatus 32212", "ode -1073", "tatus -1073", "Floating point exception", "Check failed", *TRANSLATED,
 )  # fmt: skip
-SIGNALS = (
-    CodeRule(
-        _ANCHORS, _recognise, (_CONTAINER, _ABORTED, _VANISHED, _RAYLET, _NANNY, _MPI, _CRASHED), _EXITS
-    ),
-)
+SIGNALS = (CodeRule(_ANCHORS, _recognise, (_CONTAINER, _ABORTED, _VANISHED, _NANNY, _MPI, _CRASHED), _EXITS),)

@@ -19,14 +19,16 @@ from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 _TRIED = re.compile(
-    r"(?:(?:tried|attempted) to allocate |more system memory \()(\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|(?:alloc of size|alloc memory of|allocation of|allocation failed"
-    r"|[Ff]ailed to (?:map|allocate)|unable to mmap|commit_memory\(0x[0-9a-f]+,) (\d+)"
+    r"(?:(?:tried|attempted) to allocate |more system memory \()(\d[\d.]*) ?([KMGT]?i?B|bytes|GB)"
+    r"|(?:alloc of size|alloc memory of|allocation of|allocation failed|[Ff]ailed to (?:map|allocate)|unable to mmap"
+    r"|commit_memory\(0x[0-9a-f]+,) (\d+)"
 )
 _NUMPY = re.compile(
     rf"nable to allocate (?:array|{SIZE}) ?(?:for an array )?(?:with )?shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
 )
 _WIDTH = re.compile(
-    r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$"
+    r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)"
+    r"|(?P<object>object))$"
 )
 _GPU_WORDS = r"cudaError|CUDA|rmm|out_of_memory"
 
@@ -65,102 +67,112 @@ def _ended_by_it(said: FailureText, match: Match) -> bool:
 HOST_MEMORY = (
     # the machine or a limit around it had no more to give, not Java's heap
     Rule("python-memory-error", "Java could not get memory from the system", 0.93,
-         Row("os::commit_memory(", "os::commit_memory(0x00007f4a6c2b2000, 4096, 0) failed", gives={"requested": 4096}),
-         Row("insufficient memory for the Java Runtime Environment"),
-         Row("unable to create", "java.lang.OutOfMemoryError: unable to create native thread", "OutOfMemoryError: unable to create (?:new )?native"),
-         requested=_tried),
+        Row("os::commit_memory(", "os::commit_memory(0x00007f4a6c2b2000, 4096, 0) failed", gives={"requested": 4096}),
+        Row("insufficient memory for the Java Runtime Environment"),
+        Row("unable to create", "java.lang.OutOfMemoryError: unable to create native thread",
+            "OutOfMemoryError: unable to create (?:new )?native"),
+        requested=_tried),
     Rule("heap-limit", "node's heap was full", 0.95,
-         Row("Allocation failed - process out of memory"), Row("ERR_WORKER_OUT_OF_MEMORY"), Row("Array buffer allocation failed"),
-         Row("Fatal process out of memory"), Row("<--- Last few GCs --->", pattern="^<--- Last few GCs --->$"),
-         Row("JavaScript heap out of memory", other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
-         unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
+        Row("Allocation failed - process out of memory"), Row("ERR_WORKER_OUT_OF_MEMORY"), Row("Array buffer allocation failed"),
+        Row("Fatal process out of memory"), Row("<--- Last few GCs --->", pattern="^<--- Last few GCs --->$"),
+        Row("JavaScript heap out of memory", other="use --max-old-space-size=4096 to avoid JavaScript heap out of memory"),
+        unless=r"(?i)\b(?:avoid|prevent|fix|handle|work around)(?:s|e?d|ing)?\b[^\n]{0,40}JavaScript heap"),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
-         Row("MemoryError", "java.lang.OutOfMemoryError: Java heap space", r"OutOf(?:Direct)?MemoryError:? (?P<what>Java heap space|Metaspace"
-             r"|GC overhead limit exceeded|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory"
-             r"|Requested array size exceeds VM limit|failed to allocate \d+ byte|Unable to acquire \d+ byte)",
-             other="torch.OutOfMemoryError: CUDA out of memory."),
-         unless="HeapDumpOnOutOfMemoryError"),
+        Row("MemoryError", "java.lang.OutOfMemoryError: Java heap space",
+            r"OutOf(?:Direct)?MemoryError:? (?P<what>Java heap space|Metaspace|GC overhead limit exceeded|Compressed class space"
+             r"|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory"
+            r"|Requested array size exceeds VM limit|failed to allocate \d+ byte|Unable to acquire \d+ byte)",
+            other="torch.OutOfMemoryError: CUDA out of memory."),
+        unless="HeapDumpOnOutOfMemoryError"),
     Rule("heap-limit", "the program reached the memory limit of its own runtime", 0.93,
-         Row("Allowed memory size of ", "Allowed memory size of 134217728 bytes exhausted (tried to allocate 4096 bytes)",  # PHP
-             gives={"requested": 4096}),
-         requested=_tried),
+        Row("Allowed memory size of ", "Allowed memory size of 134217728 bytes exhausted (tried to allocate 4096 bytes)",  # PHP
+            gives={"requested": 4096}),
+        requested=_tried),
     Rule("python-memory-error", "a library could not be mapped: the address space was limited (ulimit -v) or used up", 0.93,
-         Row("failed to map segment from shared object", pattern="failed to map segment from shared object(?!: Operation not permitted)",
-             other="ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted")),
+        Row("failed to map segment from shared object", pattern="failed to map segment from shared object(?!: Operation not permitted)",
+            other="ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted")),
     Rule("numpy-memory-error", "NumPy could not allocate an array", 0.95,
-         Row("nable to allocate ", "Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64",
-             rf"Unable to allocate array with shape|nable to allocate {SIZE} for an array", {"requested": 8_000_000_000}),
-         Row("_ArrayMemoryError"), Row("core._exceptions.MemoryError"),
-         requested=_array, refine=talk_if_quiet),
+        Row("nable to allocate ", "Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64",
+            rf"Unable to allocate array with shape|nable to allocate {SIZE} for an array", {"requested": 8_000_000_000}),
+        Row("_ArrayMemoryError"), Row("core._exceptions.MemoryError"),
+        requested=_array, refine=talk_if_quiet),
     Rule("python-memory-error", "PyTorch could not allocate host memory", 0.95,
-         Row("DefaultCPUAllocator: ", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
-             "DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
-         Row("not enough memory: you tried to allocate"),
-         requested=_tried, refine=talk_if_quiet),
+        Row("DefaultCPUAllocator: ", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+            "DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
+        Row("not enough memory: you tried to allocate"),
+        requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "C++ could not allocate memory", 0.93,
-         Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
-         Row("bad allocation", "RuntimeError: bad allocation", r"(?:Error|Exception): bad allocation\b"),
-         Row("memory allocation of ", "memory allocation of 4096 bytes failed",  # Rust
-             r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
-         unless=_GPU_WORDS, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
+        Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
+        Row("bad allocation", "RuntimeError: bad allocation", r"(?:Error|Exception): bad allocation\b"),
+        Row("memory allocation of ", "memory allocation of 4096 bytes failed",  # Rust
+            r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
+        unless=_GPU_WORDS, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "a debugger's stack in which `new` threw: C++ could not allocate memory", 0.7,
-         Row("__throw_bad_alloc", "#5  0x00007f02 in std::__throw_bad_alloc () from libstdc++.so.6", r"^#\d+ .{0,40}\b__throw_bad_alloc ?\("),
-         only="printed"),
+        Row("__throw_bad_alloc", "#5  0x00007f02 in std::__throw_bad_alloc () from libstdc++.so.6",
+            r"^#\d+ .{0,40}\b__throw_bad_alloc ?\("),
+        only="printed"),
     Rule("python-memory-error", "Python could not get memory from the system", 0.93,
-         Row("MemoryError", pattern=r"^(?:[\w.]{1,80}(?:Exception|Error): )?(?:\w+\.)*MemoryError\b"),
-         Row("Cannot recover from MemoryErrors"), Row("[Errno 12]"), Row("(os error 12)"), Row("aging file is too small"),
-         Row("Cannot allocate memory", "bash: fork: Cannot allocate memory",
-             r": Cannot allocate memory|Cannot allocate memory \(12\)|^OSError: Cannot allocate"),
-         Row("ArrowMemoryError"), Row("C error: out of memory"), Row("OutOfMemoryError()"),  # pandas, polars
-         Row("-4:Insufficient memory", "cv2.error: (-4:Insufficient memory) Failed to allocate 4096 bytes", gives={"requested": 4096}),
-         Row("posix_memalign", "posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
-         Row("errno", "mmap(0x0, 4096) failed with errno 12, Error", r"(?:mmap|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"),
-         Row("Memory allocation still failed after"),  # OpenBLAS
-         Row("unable to allocate CPU"), Row("not enough space in the context's memory pool"),  # llama.cpp
-         Row("insufficient memory (attempted to allocate"),
-         Row("an instance type with more memory"),  # SageMaker
-         printed=0.7, loud=True, unless=r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b|Error: bad allocation\b", requested=_tried),
+        Row("MemoryError", pattern=r"^(?:[\w.]{1,80}(?:Exception|Error): )?(?:\w+\.)*MemoryError\b"),
+        Row("Cannot recover from MemoryErrors"), Row("[Errno 12]"), Row("(os error 12)"), Row("aging file is too small"),
+        Row("Cannot allocate memory", "bash: fork: Cannot allocate memory",
+            r": Cannot allocate memory|Cannot allocate memory \(12\)|^OSError: Cannot allocate"),
+        Row("ArrowMemoryError"), Row("C error: out of memory"), Row("OutOfMemoryError()"),  # pandas, polars
+        Row("-4:Insufficient memory", "cv2.error: (-4:Insufficient memory) Failed to allocate 4096 bytes", gives={"requested": 4096}),
+        Row("posix_memalign", "posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
+        Row("errno", "mmap(0x0, 4096) failed with errno 12, Error", r"(?:mmap|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"),
+        Row("Memory allocation still failed after"),  # OpenBLAS
+        Row("unable to allocate CPU"), Row("not enough space in the context's memory pool"),  # llama.cpp
+        Row("insufficient memory (attempted to allocate"),
+        Row("an instance type with more memory"),  # SageMaker
+        printed=0.7, loud=True, unless=r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b|Error: bad allocation\b",
+            requested=_tried),
     # a library's exception in these words alone
     Rule("python-memory-error", "the host refused memory", 0.7,
-         Row("emory", "ValueError: Memory allocation failed", r"Error: (?:[Mm]emory allocation failed|not enough memory)\b"),
-         Row("not enough RAM"), only="raised", unless=_GPU_WORDS, requested=_tried),
+        Row("emory", "ValueError: Memory allocation failed", r"Error: (?:[Mm]emory allocation failed|not enough memory)\b"),
+        Row("not enough RAM"), only="raised", unless=_GPU_WORDS, requested=_tried),
     Rule("python-memory-error", "the program could not get memory from the system", 0.9,
-         Row("-byte block (", "runtime: cannot allocate 4096-byte block (8192 in use)"),  # Go
-         Row("requires more system memory (", "model requires more system memory (8.0 GiB) than is available", gives={"requested": 8 << 30}),  # Ollama
-         requested=_tried),
+        Row("-byte block (", "runtime: cannot allocate 4096-byte block (8192 in use)"),  # Go
+        Row("requires more system memory (", "model requires more system memory (8.0 GiB) than is available",
+            gives={"requested": 8 << 30}),  # Ollama
+        requested=_tried),
 )  # fmt: skip
 
 _ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "ut_of_memory", "OUT_OF_", "OOM",
             "nough memory", "nsufficient", "emory available")  # fmt: skip
 # Something was asked for and not given. "Allocate" alone is not enough: schedulers allocate nodes, launchers ports.
 _REFUSED = re.compile(
-    r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Cc]ouldn't|[Uu]nable to|[Ff]ail(?:ed|ure|s|ing)? (?:to|in|when)|[Ee]rror(?: in| while|:)?) ?(?:\w+ )?"
-    r"(?:re)?[Aa]llocat\w*[^\n]{0,60}?(?:memory|bytes\b|buffer|tensor|vector of size|\d ?[KMGT]i?B\b)|\b[Oo]ut[ _-][Oo]f[ _-](?:\w{3,6} )?[Mm]emory\b"
-    r"|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b|[Ii]nsufficient (?:\w+ ){0,3}?memory\b|[Mm]emory allocation (?:failed|failure|error)"
+    r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Cc]ouldn't|[Uu]nable to|[Ff]ail(?:ed|ure|s|ing)? (?:to|in|when)|[Ee]rror(?: in| while|:)?)"
+    r" ?(?:\w+ )?(?:re)?[Aa]llocat\w*[^\n]{0,60}?(?:memory|bytes\b|buffer|tensor|vector of size|\d ?[KMGT]i?B\b)"
+    r"|\b[Oo]ut[ _-][Oo]f[ _-](?:\w{3,6} )?[Mm]emory\b"
+    r"|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b|[Ii]nsufficient (?:\w+ ){0,3}?memory\b"
+    r"|[Mm]emory allocation (?:failed|failure|error)"
     r"|: bad allocation\b|[Ff]ail\w* to (?:alloc|malloc)\b|\b(?:VK_ERROR_OUT_OF_\w{4,10}MEMORY|CL_OUT_OF_(?:RESOURCES|HOST_MEMORY))\b"
     r"|\b(?:[mc]|hipM|cudaM)alloc\w*(?:\(\))? (?:failed|error|returned)"
 )
 _GPU = re.compile(
-    r"GPU|\bVK_|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal"
-    r"|\bNPU\b|\bMLU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
+    r"GPU|\bVK_|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS"
+    r"|Metal|\bNPU\b|\bMLU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
 )
 _TOLD = re.compile(
     rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|(?:buffer of size|size|memory of|[Rr]equested memory:) (\d{{3,16}})\b"
 )
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
-    r"fall(?:ing|s)? ?back|retry|try again|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case"
-    r"|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|of pinned memory|^\W{0,3}[Ww]arning\b|\bmlock|lock memory"
+    r"fall(?:ing|s)? ?back|retry|try again|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you"
+    r"|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|of pinned memory|^\W{0,3}[Ww]arning\b"
+    r"|\bmlock|lock memory"
 )
 _GUESS = re.compile(
     r"(?i)\bcould be because\b|\breasons\b|\bpossible causes\b"
 )  # a list of what it may have been
 _ERROR_FIRST = re.compile(
-    r"^\s*what\(\): |^\w{2,20}assert: |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W|^[\w./-]{2,40}: (?=not enough memory$)"
+    r"^\s*what\(\): |^\w{2,20}assert: |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W"
+    r"|^[\w./-]{2,40}: (?=not enough memory$)"
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(
-    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of|avail: \d|[Ii]nvalid argument"
+    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of"
+    r"|avail: \d|[Ii]nvalid argument"
 )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from math import prod
 
-from oomproof.evidence.texts.failures.rules import CodeRule, FailureText, Hit, Match, Row, Rule
+from oomproof.evidence.texts.failures.rules import CodeRule, FailureText, Hit, Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
-from oomproof.records import replace
 
 _ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating", "ran out of memory trying",
             "CUDA_ERROR_OUT_OF_MEMORY", "HIP_ERROR_OutOfMemory", "Dst tensor is not initialized", "memory space hbm", "out of memory",
@@ -26,9 +25,6 @@ _JAX_WORDS = re.compile(
 )
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
 _RUNTIME = re.compile(r"XlaRuntimeError|JaxRuntimeError|InternalError")
-_STATUS = re.compile(
-    r"OP_REQUIRES failed|Executor (?:failed|start aborting)|Non-OK-status|Execution of replica"
-)
 
 _BYTES = re.compile(
     r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device|\((\d+) bytes\) from device"
@@ -104,12 +100,12 @@ def _memory(said: FailureText, xla: bool, exhausted: bool) -> Hit | None:
     told = "RESOURCE_EXHAUSTED" in text or "Resource exhausted" in text or "Dst tensor" in text
     if not said.library and not xla and not _TF.search(text) and not told:
         return None  # a driver's code in another library's message: the GPU's rules read it
-    if not said.raised and not exhausted and not _STATUS.search(text):
+    if not said.raised and not exhausted:
         # "failed to allocate 9.2G from device: CUDA_ERROR_OUT_OF_MEMORY": tried again with less, often in vain
         return Hit(
             cause, "the driver refused an allocation; the library may try with less", 0.35, gpu=_asked(text)
         )
-    if said.quiet and not _STATUS.search(text):
+    if said.quiet:
         return Hit(cause, "a warning says that GPU memory ran out", 0.5, gpu=_asked(text))
     return Hit(cause, f"{name} could not allocate GPU memory", 0.95, gpu=_asked(text))
 
@@ -129,18 +125,10 @@ def _asked(text: str) -> GpuNumbers | None:
     return None
 
 
-def _whose(said: FailureText, match: Match, hit: Hit) -> Hit:
-    xla = said.library == "jax" or "external/" in said.text
-    return replace(hit, cause="jax-oom") if xla else hit
-
-
 XLA = (
     CodeRule(_ANCHORS, _recognise),
     # the allocator lists its chunks only when it could not serve a request
     Rule("tf-oom", "the allocator lists what it holds, as it does when a request fails", 0.45,
-         Row("Chunks of size ", "I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
-             r"\] \d+ Chunks of size \d"),
-         refine=_whose),
-    Rule("jax-oom", "XLA lists its largest buffers, as it does when a program does not fit", 0.45,
-         Row("XLA Label: ", "                XLA Label: fusion", r"^\s*XLA Label: \w")),
+        Row("Chunks of size ", "I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
+            r"\] \d+ Chunks of size \d"),),
 )  # fmt: skip
