@@ -29,7 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-CARD = RESULTS / "sizing-fresh3-card-h200.json.gz"
+CARD = RESULTS / "sizing-fresh5-card-h200.json.gz"
 MISS = 0.015
 TRACES = 15 << 20  # bytes
 
