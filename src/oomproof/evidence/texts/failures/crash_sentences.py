@@ -147,7 +147,6 @@ _BY = r"[ :(\"']+(?:(?P<name>SIG[A-Z]{2,4})\b|-?(?P<number>\d{1,2})\b)"
 _CODE = r"(?P<code>-?\d{1,3})\b"
 _KILL = {"signal": 9}
 _EXITS = (
-    Row("exitcode", "  exitcode  : -9 (pid: 4242)", rf"exitcode\s{{0,4}}: *{_CODE}", {"signal": 9, "pids": (4242,)}),
     Row("eturn ", "['python', 'train.py'] exits with return code = -9", rf"[Rr]eturn [Cc]ode ?(?:=|of|:)? ?{_CODE}", _KILL),
     Row("EXIT CODE: ", "=   EXIT CODE: 9", r"^=? *EXIT CODE: (?P<number>\d{1,3})\b", _KILL),
     Row("non-zero ", "the process ended with non-zero code: 137", rf"non-zero (?:code:|status of) {_CODE}", _KILL),
@@ -198,6 +197,7 @@ _SHELL = re.compile(
     r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?"
     rf"|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?{_WORD}{_REST}"
 )
+_QUOTED = re.compile(rf": line \d+: +(?P<pid>\d{{1,9}}) {_WORD}{_REST}")
 _COMMAND = re.compile(
     r"\s+(?:\(core dumped\)\s+)?(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)"
 )
@@ -248,9 +248,12 @@ def _shell(said: FailureText) -> Hit | None:
     if said.level == "FATAL" and said.text.startswith("Check failed: "):
         return _ABORTED.hit
     told = _SHELL.match(said.text)
-    if told is None or not _is_shell(told):
+    if told is not None and _is_shell(told):
+        pid = told["pid"] or told["three"] or told["job"]
+    elif told := _QUOTED.search(said.text):
+        pid = told["pid"]
+    else:
         return None
-    pid = told["pid"] or told["three"] or told["job"]
     hit = _by_signal(_NUMBERS[told["word"].lower().split(":")[0]], 0.85, pids=(int(pid),) if pid else ())
     command = _COMMAND.match(told["rest"]) if pid else None  # a shell prints the command that died
     return replace(hit, facts=replace(hit.facts, victim_name=command["name"])) if command else hit

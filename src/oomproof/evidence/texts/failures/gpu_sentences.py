@@ -21,7 +21,7 @@ GPU_FAULTS = (
         printed=0.7),
     # without the driver's Xid, nothing says why the card is gone
     Rule("other-error", "the GPU does not answer any more, or its memory is faulty", 0.7,
-        Row("GPU is lost"), Row("fallen off the bus"), Row("ncorrectable ECC error"), Row("Unable to determine the device handle for"),
+        Row("GPU is lost"), Row("fallen off the bus"), Row("ncorrectable ECC error"),
         loud=True, unless="Xid"),
     Rule("other-error", "a GPU kernel needs more of the chip's own memory than there is", 0.8,  # Triton
         Row("out of resource: ", "OutOfResources: out of resource: shared memory, Required: 196608",
@@ -153,8 +153,8 @@ GPU_MEMORY = (
             "MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB). Tried to allocate 1.00 GB",
             gives={"requested": _GIB}),
         Row("Invalid buffer size: ", "RuntimeError: Invalid buffer size: 20.00 GB", gives={"requested": 20 * _GIB}),
-        Row("kIOGPUCommandBufferCallbackErrorOutOfMemory"), Row("Insufficient Memory (0000"),
-        Row("[metal::malloc]", "RuntimeError: [metal::malloc] Attempting to allocate 9000 bytes"), Row("[malloc_or_wait]"),  # MLX
+        Row("kIOGPUCommandBufferCallbackErrorOutOfMemory"),
+        Row("[metal::malloc]", "RuntimeError: [metal::malloc] Attempting to allocate 9000 bytes"),  # MLX
         gpu=_metal),
 )  # fmt: skip
 

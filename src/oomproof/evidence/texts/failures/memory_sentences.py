@@ -103,7 +103,6 @@ HOST_MEMORY = (
         requested=_tried, refine=talk_if_quiet),
     Rule("bad-alloc", "C++ could not allocate memory", 0.93,
         Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
-        Row("bad allocation", "RuntimeError: bad allocation", r"(?:Error|Exception): bad allocation\b"),
         Row("memory allocation of ", "memory allocation of 4096 bytes failed",  # Rust
             r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
         unless=_GPU_WORDS, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
@@ -116,13 +115,11 @@ HOST_MEMORY = (
         Row("Cannot recover from MemoryErrors"), Row("[Errno 12]"), Row("(os error 12)"), Row("aging file is too small"),
         Row("Cannot allocate memory", "bash: fork: Cannot allocate memory",
             r": Cannot allocate memory|Cannot allocate memory \(12\)|^OSError: Cannot allocate"),
-        Row("ArrowMemoryError"), Row("C error: out of memory"), Row("OutOfMemoryError()"),  # pandas, polars
-        Row("-4:Insufficient memory", "cv2.error: (-4:Insufficient memory) Failed to allocate 4096 bytes", gives={"requested": 4096}),
+        Row("ArrowMemoryError"), Row("OutOfMemoryError()"),  # Arrow, polars
         Row("posix_memalign", "posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
         Row("errno", "mmap(0x0, 4096) failed with errno 12, Error", r"(?:mmap|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"),
         Row("Memory allocation still failed after"),  # OpenBLAS
         Row("unable to allocate CPU"), Row("not enough space in the context's memory pool"),  # llama.cpp
-        Row("insufficient memory (attempted to allocate"),
         Row("an instance type with more memory"),  # SageMaker
         printed=0.7, loud=True, unless=r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b|Error: bad allocation\b",
             requested=_tried),

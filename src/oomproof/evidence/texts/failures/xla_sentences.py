@@ -130,5 +130,7 @@ XLA = (
     # the allocator lists its chunks only when it could not serve a request
     Rule("tf-oom", "the allocator lists what it holds, as it does when a request fails", 0.45,
         Row("Chunks of size ", "I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
-            r"\] \d+ Chunks of size \d"),),
+            r"\] \d+ Chunks of size \d")),
+    Rule("jax-oom", "XLA lists its largest buffers, as it does when a program does not fit", 0.45,
+        Row("XLA Label: ", "                XLA Label: fusion", r"^\s*XLA Label: \w")),
 )  # fmt: skip
