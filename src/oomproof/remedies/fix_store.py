@@ -85,12 +85,17 @@ def apply(texts: Mapping[str, tuple[str, str]], about: Mapping[str, Any]) -> Fix
     ]
     try:
         files: list[dict[str, Any]] = []
-        for one in new:
-            status = os.lstat(one.path)
+        for change in new:
+            status = os.lstat(change.path)
             if status.st_nlink > 1:
-                raise OomproofError(f"nothing was changed: {one.path} has several names (hard links)")
+                raise OomproofError(f"nothing was changed: {change.path} has several names (hard links)")
             files.append(
-                {"path": one.path, "before": one.expected, "after": one.after, "time_ns": status.st_mtime_ns}
+                {
+                    "path": change.path,
+                    "before": change.expected,
+                    "after": change.after,
+                    "time_ns": status.st_mtime_ns,
+                }
             )
         for number, (before, _) in enumerate(texts.values()):
             _write_new(fix.backup(number), before.encode())
@@ -103,8 +108,8 @@ def apply(texts: Mapping[str, tuple[str, str]], about: Mapping[str, Any]) -> Fix
         _put_back(fix, new, error)
         shutil.rmtree(fix.folder, ignore_errors=True)
         raise _shown(error, "changed") from error
-    for one in new:
-        _clear(one.aside, one.path, (one.expected,))
+    for change in new:
+        _clear(change.aside, change.path, (change.expected,))
     _prune()
     return fix
 
@@ -132,18 +137,18 @@ def undo(fix: Fix) -> list[str]:
     except BaseException as error:
         _put_back(fix, new, error)
         raise _shown(error, "undone") from error
-    for one in new:
-        _clear(one.aside, one.path, (one.expected,))
+    for change in new:
+        _clear(change.aside, change.path, (change.expected,))
     return list(now)
 
 
 def _replace_all(fix: Fix, new: Sequence[_Replacement], state: str) -> None:
     """Takes no space once the first file is replaced, so that a disk that is full by then does no harm."""
-    for one in new:
-        _stage(one)
-    for one in new:
-        _swap(one.aside, one.path, one.expected)
-    for folder in {os.path.dirname(one.path) for one in new}:
+    for change in new:
+        _stage(change)
+    for change in new:
+        _swap(change.aside, change.path, change.expected)
+    for folder in {os.path.dirname(change.path) for change in new}:
         state_files.sync(Path(folder))
     fix.note(state=state)
 
@@ -151,43 +156,43 @@ def _replace_all(fix: Fix, new: Sequence[_Replacement], state: str) -> None:
 def _put_back(fix: Fix, new: Sequence[_Replacement], error: BaseException) -> None:
     """Undoes ``_replace_all`` by renames alone. Raises OomproofError where that fails; the originals are then kept."""
     left = []
-    for one in reversed(new):
+    for change in reversed(new):
         try:
-            now, aside = _hash_now(one.path), _hash_now(one.aside)
-            staged = aside == one.after or (
-                aside is None and now != one.after
+            now, aside = _hash_now(change.path), _hash_now(change.aside)
+            staged = aside == change.after or (
+                aside is None and now != change.after
             )  # never replaced, or back already
-            if now != one.expected and not staged:
-                _swap(one.aside, one.path, one.after)
-            _clear(one.aside, one.path, (one.after,))
+            if now != change.expected and not staged:
+                _swap(change.aside, change.path, change.after)
+            _clear(change.aside, change.path, (change.after,))
         except (OSError, OomproofError):
-            left.append(one.path)
+            left.append(change.path)
     if left:
         hint = f"the files as they were: {fix.folder}; to put them back: oomproof fix --undo {fix.id}"
         raise OomproofError(f"{_words(error)}; not put back: {', '.join(left)}", hint) from error
 
 
-def _stage(one: _Replacement) -> None:
+def _stage(change: _Replacement) -> None:
     """Writes the new content beside the file, with the file's mode, owner and attributes."""
-    status = os.lstat(one.path)
-    if _hash_now(one.path) != one.expected:
-        raise _changed(one.path)
-    part = f"{one.aside}.part"  # a name that only what is half written has
+    status = os.lstat(change.path)
+    if _hash_now(change.path) != change.expected:
+        raise _changed(change.path)
+    part = f"{change.aside}.part"  # a name that only what is half written has
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            write_all(fd, one.text.encode())
+            write_all(fd, change.text.encode())
             if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(fd, status.st_uid, status.st_gid)
-            shutil.copystat(one.path, part)
-            written = time.time_ns() if not isinstance(one.time_ns, int) else one.time_ns
+            shutil.copystat(change.path, part)
+            written = time.time_ns() if not isinstance(change.time_ns, int) else change.time_ns
             os.utime(fd, ns=(written, written))
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(part, one.aside)
+        os.rename(part, change.aside)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, one.path) from error
+        raise OSError(error.errno, error.strerror, change.path) from error
 
 
 def _swap(aside: str, path: str, expected: str) -> None:
