@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 _LARGEST_STORE = 100  # configs that are made in code
+_MEMORY = 1 << 30  # bytes; aliases in a YAML of some hundred bytes may stand for billions of values
 
 
 def main(arguments: list[str]) -> None:
     script, folder, name, config_dir, *words = arguments
     sys.path[0] = os.path.dirname(script)  # as the script has it: plugins of Hydra may lie there
     warnings.simplefilter("ignore")
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         answer = _composed(folder, name, config_dir, words)
     except ModuleNotFoundError as error:

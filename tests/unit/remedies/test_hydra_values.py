@@ -123,6 +123,13 @@ def test_what_hydra_refuses_is_one_line(tmp_path: Path, tree: dict[str, str], wo
     assert says in program.problem and "\n" not in program.problem and not program.values
 
 
+def test_aliases_that_stand_for_too_much_end_in_one_line(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 9)]
+    program = asked(tmp_path, "", {"train": "\n".join([*lines, ""])})
+    assert program.problem and "\n" not in program.problem and not program.values
+
+
 def test_a_python_without_hydra_is_named(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
