@@ -9,8 +9,9 @@ from oomproof.reports.table_text import folded, table
 from oomproof.sizing.card_constants import ALLOCATOR_SPREAD
 from oomproof.sizing.fit_verdict import Fit
 from oomproof.sizing.host_figures import REPEATED
-from oomproof.sizing.rehearsing import Batch, Rehearsal
+from oomproof.sizing.rehearsing import Rehearsal
 from oomproof.sizing.screens.size_report import typed, verdict_lines
+from oomproof.sizing.virtual_gpu.child_results import Batch
 from oomproof.units import format_duration, format_size
 
 _EXPECTED = ("train", "eval", "save")  # of every training; not all generate

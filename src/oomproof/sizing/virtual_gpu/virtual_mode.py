@@ -138,9 +138,6 @@ class BatchFacts:
         kind = torch.nn.modules.batchnorm._BatchNorm
         self.norms += sum(part.training for part in module.modules() if isinstance(part, kind))
 
-    def as_json(self) -> dict[str, Any]:
-        return {"norms": self.norms, "rows": sorted(self.rows), "squares": sorted(self.squares)}
-
 
 CARD = torch.device("cuda", 0)
 TRACING, LOWERING = "tracing", "lowering"  # see `compiler_view` and `planned_graphs`
