@@ -9,7 +9,7 @@ from statistics import median
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, log_variants, unsteady_cache
+from oomproof.sizing import card_constants, log_variants
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
@@ -195,8 +195,8 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
-    beside = unsteady_cache.reserved_beside_others(run.events, expandable)
-    usual = unsteady_cache.usual(allocator.peak_reserved, beside)
+    beside = log_variants.reserved_beside_others(run.events, expandable)
+    usual = log_variants.usual(allocator.peak_reserved, beside)
     more = {
         UNFAMILIAR: max(0, _unfamiliar(run, expandable) - usual),
         UNSTEADY: max([allocator.peak_reserved, *beside]) - usual,

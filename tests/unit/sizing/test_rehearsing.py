@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from oomproof.cli.main import main
 from oomproof.sizing import rehearsing
 from oomproof.sizing.rehearsing import Looks, OutOfMemory, PhasePeak, Rehearsal
-from oomproof.sizing.screens import rehearsal_report as report
 from oomproof.sizing.verbs import rehearse as verb
 from oomproof.sizing.virtual_gpu.child_results import Batch
 from oomproof.sizing.virtual_gpu.largest_batches import largest_batch, largest_possible, padded, sample_size
@@ -177,7 +176,7 @@ def test_out_of_memory_names_the_phase(
     value = rehearsed(tmp_path, 1, others, **changed)
     assert value.out_of_memory is not None and value.out_of_memory.phase == phase
     assert verb.status_of(value, verb.fits_of(value)) == status
-    assert f"in {phase}" in report.out_of_memory_text(value)
+    assert f"in {phase}" in verb.out_of_memory_text(value)
 
 
 def test_a_share_of_the_card_that_was_full_is_told_as_one(tmp_path: Path) -> None:
@@ -219,7 +218,7 @@ WHOLE = Rehearsal(
 
 
 def test_what_people_read() -> None:
-    text = "\n".join(report.lines_of(WHOLE, verb.fits_of(WHOLE)[1:], ["python", "train.py"], 100))
+    text = "\n".join(verb.lines_of(WHOLE, verb.fits_of(WHOLE)[1:], ["python", "train.py"], 100))
     assert "rehearsed in 41 s: 4 steps, 1 checkpoint" in text
     assert "int64 [8, 2048]: the largest samples, which may meet: the loader draws at random" in text
     assert "all 12,400 samples" in text and "6.6 times the usual one" in text
@@ -232,7 +231,7 @@ def test_no_more_is_asked_of_a_card_than_it_has() -> None:
     full = Rehearsal(
         phases=(PhasePeak("train", True, 23 * GIB, None, 22 * GIB),), card=0, card_total=int(23.5 * GIB)
     )
-    assert report.needs(full) == ["--gpu-need", "23.5G"]
+    assert verb.needs(full) == ["--gpu-need", "23.5G"]
 
 
 def test_which_phase_does_not_fit_is_said() -> None:
@@ -244,10 +243,10 @@ def test_which_phase_does_not_fit_is_said() -> None:
     )
     fits = verb.fits_of(large)[1:]
     assert (
-        report.short_text(large, fits)
+        verb.short_text(large, fits)
         == "eval does not fit: it needs 30.0 GiB of the card, 20.0 GiB of it for the batches that were left out"
     )
-    assert "let the evaluation's outputs go" in report.next_lines(large, fits, ["x"])[0]
+    assert "let the evaluation's outputs go" in verb.next_lines(large, fits, ["x"])[0]
 
 
 @pytest.mark.parametrize(
