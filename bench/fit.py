@@ -350,7 +350,7 @@ def _import_first(method: str) -> None:
         import oomproof
 
         _ = oomproof.fit_batch
-        import oomproof.sizing.fitting.fitted_step
+        import oomproof.sizing.fitting.batch_api
     if "lightning" in method:
         import lightning.pytorch  # noqa: F401
 

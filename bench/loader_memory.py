@@ -14,7 +14,8 @@ from pathlib import Path
 from lab import MIB, inside, lab, save, small_machine, table
 
 from oomproof.machine import cgroups
-from oomproof.sizing.host_figures import Loader, loader_memory
+from oomproof.sizing.host_figures import loader_memory
+from oomproof.sizing.virtual_gpu.child_results import Loader
 
 LIMIT = 3 << 30
 JOB = """

@@ -160,7 +160,7 @@ def compare(card_file: Path, folder: Path, rows: Path | None) -> None:
         row = {
             "job": name, "half": half(name), "device": took[name]["device"], "low": mib(after.low), "expected": mib(after.expected), "high": mib(after.high),
             "uncalibrated": mib(before.expected), "error": round(after.expected / device - 1, 4), "error_uncalibrated": round(before.expected / device - 1, 4),
-            "measured": run.result["measured"], "unmeasured": run.result["unmeasured"],
+            "measured": run.result.measured, "unmeasured": run.result.unmeasured,
         }  # fmt: skip
         lines.append(row)
         for group in ("all", half(name)):

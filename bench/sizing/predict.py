@@ -71,10 +71,10 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
     used = {"seconds": round(seconds, 1), "cpu": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
             "host": watched.peak // MIB}  # fmt: skip
     run = virtual_run.read(folder)
-    ended_early = watched.status and (run is None or run.result["steps"] < STEPS)
-    if run is None or not run.events or run.result.get("refused") or ended_early:
+    ended_early = watched.status and (run is None or run.result.steps < STEPS)
+    if run is None or not run.events or run.result.refused or ended_early:
         lines = Path(folder, "output").read_text(errors="replace").splitlines()[-3:]
-        return {"failed": (run and run.result.get("refused")) or " | ".join(lines), **used}
+        return {"failed": (run and run.result.refused) or " | ".join(lines), **used}
     if why := virtual_run.by_values(run):
         return {"failed": why, **used}
     replay, (gpu, _) = virtual_run.replay(run), virtual_run.gpu_estimate(run)
@@ -85,7 +85,7 @@ def predicted(name: str, python: str, folder: str, limit: float) -> dict[str, ob
         "expected": gpu.expected,
         "high": gpu.high,
     }
-    return {**{key: size // MIB for key, size in sizes.items()}, "steps": run.result["steps"], **used}
+    return {**{key: size // MIB for key, size in sizes.items()}, "steps": run.result.steps, **used}
 
 
 if __name__ == "__main__":

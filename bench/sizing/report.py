@@ -68,7 +68,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _row(name: str, folder: Path, card: Any, took: dict[str, Any], capped: Any) -> dict[str, Any] | None:
     run = virtual_run.read(str(folder)) if folder.is_dir() else None
-    if run is None or not run.events or run.result.get("refused") or virtual_run.by_values(run):
+    if run is None or not run.events or run.result.refused or virtual_run.by_values(run):
         return None
     plain = virtual_run.gpu_estimate(run)[0]
     found = virtual_run.gpu_estimate(

@@ -76,7 +76,7 @@ def measure(folder: str, name: str, batch: int) -> dict[str, object]:
         os.unlink(os.path.join(folder, entry))
     return {
         "expected": gpu.expected // MIB, "low": gpu.low // MIB, "high": gpu.high // MIB, "live": replay.allocated // MIB,
-        "reserved": replay.reserved // MIB, "raw": run.result["peak"]["gpu"] // MIB, "parts": {key: value // MIB for key, value in gpu.parts.items()},
+        "reserved": replay.reserved // MIB, "raw": run.result.peak["gpu"] // MIB, "parts": {key: value // MIB for key, value in gpu.parts.items()},
         "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
 

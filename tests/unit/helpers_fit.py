@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from oomproof.plans.plan import Plan
 from oomproof.sizing.estimate import Estimate
-from oomproof.sizing.host_figures import HostFigures, Loader
+from oomproof.sizing.host_figures import HostFigures
 from oomproof.sizing.planning.fit_points import EXPANDABLE, NATIVE, CardNeed, Point
+from oomproof.sizing.virtual_gpu.child_results import BatchFacts, Loader
 from oomproof.units import GIB, MIB
 
 
@@ -59,5 +60,5 @@ class Training:
                 EXPANDABLE: CardNeed(spread, size * 97 // 100),
             }
         return Point(
-            batch, needs, host, phases if self.card else {}, {}, samples=self.samples, varies=self.varies, persistent=self.persistent
+            batch, needs, host, phases if self.card else {}, BatchFacts(), samples=self.samples, varies=self.varies, persistent=self.persistent
         )  # fmt: skip

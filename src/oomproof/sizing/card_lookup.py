@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from oomproof.errors import OomproofError
 from oomproof.machine import nvidia
 from oomproof.machine.gpu import Query
 from oomproof.sizing import calibrated_card, calibration
 from oomproof.sizing.calibrated_card import CalibratedCard
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 
 MEASURING = 20.0  # seconds at most that sizing one script may spend on the card
 _DRIVER_SECONDS = 5.0
 _SHARE = 0.5  # of the card's free memory: others may want the rest meanwhile
 
 
-def kept(result: Mapping[str, Any]) -> CalibratedCard | None:
+def kept(result: VirtualResult) -> CalibratedCard | None:
     """As it was measured before."""
     if not nvidia.driver_present():
         return None
     driver = nvidia.driver_version()
     for name in _names():
-        card = calibrated_card.find(name, driver, _torch(result))
+        card = calibrated_card.find(name, driver, result.torch or None)
         if card is not None:
             return card
     return None
@@ -30,13 +30,12 @@ def kept(result: Mapping[str, Any]) -> CalibratedCard | None:
 
 def measured(
     python: str | None, tell: Callable[[str], None]
-) -> Callable[[Mapping[str, Any]], CalibratedCard | None]:
-    def card_of(result: Mapping[str, Any]) -> CalibratedCard | None:
+) -> Callable[[VirtualResult], CalibratedCard | None]:
+    def card_of(result: VirtualResult) -> CalibratedCard | None:
         known = kept(result)
         if python is None or not nvidia.driver_present():
             return known
-        signatures = list(result.get("signatures", []))
-        wanted = known.missing(signatures) if known is not None else signatures
+        wanted = known.missing(result.signatures) if known is not None else result.signatures
         if known is not None and not wanted:
             return known
         tell(f"measuring {len(wanted)} operations on the card, once…")
@@ -57,8 +56,3 @@ def measured(
 
 def _names() -> list[str]:
     return list(dict.fromkeys(card.name for card in Query().answer(_DRIVER_SECONDS).gpus))
-
-
-def _torch(result: Mapping[str, Any]) -> str | None:
-    version = result.get("torch")
-    return str(version) if version else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from oomproof.records import dataclass, replace
 from oomproof.sizing.card_constants import HOST_CUDA
 from oomproof.sizing.estimate import Estimate
+from oomproof.sizing.virtual_gpu.child_results import Loader
 from oomproof.units import MIB
 
 # bytes of its own that a worker has before its first sample (bench/loader_memory.py): pages it copies of its parent's, or an
@@ -16,21 +16,6 @@ START = {"fork": 12 * MIB, "spawn": 150 * MIB, "forkserver": 150 * MIB}
 _TRACKER = 6 * MIB  # the process that cleans up behind spawned ones
 # glibc gives larger blocks back at once (DEFAULT_MMAP_THRESHOLD_MAX), of smaller ones it keeps some
 _FROM_HEAP = 32 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """``batch``: bytes of a batch of tensors; ``pinned``: of one in pinned memory, 0: none is. ``own``: what a worker's dataset keeps
-    for itself: open files, a cache; ``imports``: bytes of what spawned workers import, where that was measured."""
-
-    workers: int
-    prefetch: float = 2
-    batch: int = 0
-    method: str = "fork"
-    own: int = 0
-    pinned: int = 0
-    imports: int | None = None
-    settled: bool = True  # its workers were seen until their queue was full
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +34,13 @@ class LoaderMemory:
 def loader_memory(loader: Loader) -> LoaderMemory:
     """Without workers the last batch, the next one and the samples it is made of are the process's own."""
     if loader.workers == 0:
-        private = (3 if loader.batch > _FROM_HEAP else 4) * loader.batch + loader.own
+        private = (3 if loader.batch > _FROM_HEAP else 4) * loader.batch
         return LoaderMemory(0, private, 2 * loader.pinned)
     waiting = round(loader.workers * loader.prefetch) + 1
     spawned = loader.method != "fork"
     start = START.get(loader.method, START["spawn"])
-    if spawned and loader.imports is not None:
-        start = loader.imports
     queue = (2 if loader.pinned else waiting) * loader.batch  # one is being pinned, one is on its way to it
-    private = loader.workers * (start + loader.batch + loader.own) + (_TRACKER if spawned else 0)
+    private = loader.workers * (start + loader.batch) + (_TRACKER if spawned else 0)
     return LoaderMemory(queue, private, waiting * loader.pinned)
 
 
@@ -177,31 +160,16 @@ def unseen(loader: Loader) -> int:
     return 0 if loader.settled else loader.workers * loader.batch
 
 
-def workers_hold(loader: Mapping[str, Any]) -> int:
+def workers_hold(loader: Loader) -> int:
     """Bytes that a loader's workers hold themselves at most, by what each told of itself (``own``); 0 where none did. One that told
     nothing, or whose queue was not full by then, holds what the fullest does."""
-    own, workers = loader["own"], loader["workers"]
+    own = loader.own
     if not own:
         return 0
-    if not loader["settled"]:
-        return int(workers * max(own))
-    return int(sum(own) + max(0, workers - len(own)) * max(own))
+    if not loader.settled:
+        return loader.workers * max(own)
+    return sum(own) + max(0, loader.workers - len(own)) * max(own)
 
 
-def not_settled(loaders: Iterable[Mapping[str, Any]]) -> bool:
-    return any(not loader["settled"] for loader in loaders)
-
-
-def loaders_of(loaders: Iterable[Mapping[str, Any]], on_card: bool) -> tuple[Loader, ...]:
-    """Of what the virtual run, or the rehearsal, wrote down."""
-    return tuple(
-        Loader(
-            loader["workers"],
-            loader["prefetch"],
-            loader["batch"],
-            method=loader["method"] or "fork",
-            pinned=loader["pinned"] if on_card else 0,
-            settled=loader["settled"],
-        )
-        for loader in loaders
-    )
+def not_settled(loaders: Iterable[Loader]) -> bool:
+    return any(not loader.settled for loader in loaders)

@@ -20,7 +20,7 @@ _LIBRARIES = ("matrix_workspace", "matrix_workspace_backward")  # in the order i
 def applied(run: VirtualRun, card: CalibratedCard, search: bool = True) -> VirtualRun:
     """``result`` gets ``measured`` and ``unmeasured``: how many of its signatures the card's file has. ``search``: with what
     cudnn.benchmark takes when a convolution is met first."""
-    signatures = run.result.get("signatures", [])
+    signatures = run.result.signatures
     found = [card.signatures.get(signature_key(signature)) for signature in signatures]
     unknown = [signature for signature, measured in zip(signatures, found, strict=True) if measured is None]
     if not search:
@@ -30,16 +30,16 @@ def applied(run: VirtualRun, card: CalibratedCard, search: bool = True) -> Virtu
         ]
     events, kinds, moved = _Rewriting(run, found, card.constants).rewritten()
     births = run.births + bytes(max(0, max((number for number, _ in events), default=0) - len(run.births)))
-    result = {
-        **run.result,
-        "kinds": kinds,
-        "marks": [(2 * moved[min(int(at) // 2, len(run.events))], name) for at, name in run.result.get("marks", [])],
-        "step_ends": [moved[min(int(at), len(run.events))] for at in run.result.get("step_ends", [])],
-        "unfamiliar": _still_unfamiliar(run.result.get("unfamiliar", {}), signatures, unknown),
-        "measured": len(signatures) - len(unknown),
-        "unmeasured": len(unknown),
-        "unmeasured_convolutions": sum("convolution" in signature["op"] for signature in unknown),
-    }  # fmt: skip
+    result = replace(
+        run.result,
+        kinds=kinds,
+        marks=[(2 * moved[min(at // 2, len(run.events))], name) for at, name in run.result.marks],
+        step_ends=[moved[min(at, len(run.events))] for at in run.result.step_ends],
+        unfamiliar=_still_unfamiliar(run.result.unfamiliar, signatures, unknown),
+        measured=len(signatures) - len(unknown),
+        unmeasured=len(unknown),
+        unmeasured_convolutions=sum("convolution" in signature["op"] for signature in unknown),
+    )
     return replace(run, result=result, events=events, births=births)
 
 
@@ -74,14 +74,14 @@ class _Rewriting:
         self, run: VirtualRun, found: list[dict[str, Any] | None], constants: Mapping[str, int]
     ) -> None:
         self.run, self.found, self.constants = run, found, constants
-        self.signed = {int(number): index for number, index in run.result.get("signed", {}).items()}
-        self.kinds = dict(run.result.get("kinds", {}))
+        self.signed = run.result.signed
+        self.kinds = dict(run.result.kinds)
         self.next = max(len(run.births), max((number for number, _ in run.events), default=0)) + 1
         self.met: set[int] = set()
         self.parts: dict[int, list[list[int]]] = {}  # signature → what is to come in its operation
         self.events: list[tuple[int, int]] = []
 
-    def rewritten(self) -> tuple[list[tuple[int, int]], dict[str, str], list[int]]:
+    def rewritten(self) -> tuple[list[tuple[int, int]], dict[int, str], list[int]]:
         """The last value: old index → new index, and the length at the end."""
         lasting = self._libraries()
         places = self._places()
@@ -124,7 +124,7 @@ class _Rewriting:
         for step in history:
             if step > 0:
                 numbers.append((self.next, step))
-                self.kinds[str(self.next)] = _WORKSPACES
+                self.kinds[self.next] = _WORKSPACES
                 self.events.append(numbers[-1])
                 self.next += 1
             elif step < 0:
@@ -140,7 +140,7 @@ class _Rewriting:
             number
             for number, _ in self.run.events
             if number > 0 and number not in freed and number not in self.signed
-            and self.kinds.get(str(number)) == _WORKSPACES
+            and self.kinds.get(number) == _WORKSPACES
         ]  # fmt: skip
         sizes = [self.constants[name] for name in _LIBRARIES if name in self.constants]
         return dict(zip(lasting, sizes, strict=False))
@@ -155,7 +155,7 @@ def measured_run(
     """The run with what was measured on the card, and a note. Without the search where only that makes it more than ``total``, the card's
     bytes."""
     whole = applied(run, calibrated)
-    if not run.result.get("benchmark"):
+    if not run.result.benchmark:
         return whole, ""
     bare = applied(run, calibrated, search=False)
     card = calibrated.card(ANY_CARD)

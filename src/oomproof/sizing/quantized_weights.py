@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from oomproof.records import dataclass
 from oomproof.sizing.data.gguf_header import GGML
 from oomproof.sizing.data.load_cost import Part
 from oomproof.sizing.estimate import Estimate
 from oomproof.sizing.model_weights import Weights
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.units import format_size
 
 _BLOCKS = {name: (numbers, size) for name, numbers, size in GGML.values()}
@@ -139,11 +139,11 @@ class FrozenWeights:
         )
 
 
-def frozen_weights(result: Mapping[str, Any], used: int = 0) -> FrozenWeights | None:
+def frozen_weights(result: VirtualResult, used: int = 0) -> FrozenWeights | None:
     """Of a virtual run; None where too little is frozen for quantizing to be worth it, beside ``used`` bytes of the card."""
     parts = [
         (rows, columns, size)
-        for name, rows, columns, size in result.get("frozen", ())
+        for name, rows, columns, size in result.frozen
         if size > 1 and not _KEPT.search(name)  # size 1: is quantized as it is
     ]
     if not parts:

@@ -4,34 +4,30 @@ whose writes nobody sees; and says what each took."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.records import dataclass, replace
-from oomproof.sizing import watched_child
+from oomproof.sizing import followed_command, watched_child
+from oomproof.sizing.followed_command import Reason, first_reason, private_refused
 from oomproof.sizing.host_figures import (
     QUEUE_NOT_FULL,
     loader_memory,
-    loaders_of,
     not_settled,
     unseen,
     workers_hold,
 )
+from oomproof.sizing.virtual_gpu import child_results
+from oomproof.sizing.virtual_gpu.child_results import Batch, CardFacts, Loader, RehearsalResult
 from oomproof.sizing.virtual_gpu.step_limits import STEPS
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import GIB, MIB, format_size
 
 PHASES = ("load", "train", "eval", "generate", "save")
 SCHEMA = 1
-_GRACE = 60.0  # seconds beyond those that the child has: imports
 _PATIENCE = 4  # times the time limit, from the start to the end
 CONTEXT = 768 * MIB  # of CUDA and its libraries, where the driver does not tell: 751 to 771 MiB on an H200
 _LEAST_CONTEXT, _MOST_CONTEXT = 256 * MIB, 4 * GIB
@@ -59,23 +55,11 @@ class PhasePeak:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The one a loader was made to give first."""
-
-    training: bool
-    how: str
-    looked: int
-    of: int | None
-    usual: int  # bytes of a sample, or of a batch of a stream
-    largest: int
-    shapes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "training": self.training, "how": self.how, "looked_at": self.looked, "of": self.of, "usual_bytes": self.usual,
-            "largest_bytes": self.largest, "shapes": list(self.shapes),
-        }  # fmt: skip
+def _batch_json(batch: Batch) -> dict[str, Any]:
+    return {
+        "training": batch.training, "how": batch.how, "looked_at": batch.looked, "of": batch.of, "usual_bytes": batch.usual,
+        "largest_bytes": batch.largest, "shapes": batch.shapes,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +100,7 @@ class Rehearsal:
         return {
             "schema": SCHEMA,
             "phases": [phase.as_json() for phase in self.phases],
-            "batches": [batch.as_json() for batch in self.batches],
+            "batches": [_batch_json(batch) for batch in self.batches],
             "steps": self.steps,
             "evaluations": self.evaluations,
             "generations": self.generations,
@@ -143,28 +127,22 @@ class Rehearsal:
 
 @dataclass
 class Looks:
-    """What the processes held, by phase, as seen from outside."""
+    """What the processes held as seen from outside. ``phases``: phase → bytes of all, and of those beside the main process; both with
+    /dev/shm."""
 
     watched: Watched
-    phases: dict[
-        str, tuple[int, int]
-    ]  # phase → bytes of all, of those beside the main process; /dev/shm in both
+    phases: dict[str, tuple[int, int]]
 
 
 def rehearse(
     argv: Sequence[str], *, time_limit: float, allow_writes: bool, tell: Callable[[str], None]
 ) -> Rehearsal:
-    if shutil.which(argv[0]) is None:
-        raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
-    folder = tempfile.mkdtemp(prefix="oomproof-rehearse-")
-    began = time.monotonic()
-    try:
+    with followed_command.own_folder(argv, "oomproof-rehearse-") as folder:
+        began = time.monotonic()
         others = cards_used()
-        looks = _run(list(argv), folder, time_limit, allow_writes)
+        looks = _run(argv, folder, time_limit, allow_writes)
         rehearsal = _answer(folder, looks, others, tell)
         return replace(rehearsal, seconds=round(time.monotonic() - began, 1))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cards_used() -> dict[str, int]:
@@ -186,40 +164,21 @@ def _wants_card() -> bool:
     return driver_present() and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
 
 
-def _run(argv: list[str], folder: str, time_limit: float, allow_writes: bool) -> Looks:
-    code = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rehearsal")
-    environment = watched_child.environment_for(folder, code, "rehearsal_start", time_limit)
-    with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
-        return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
+def _run(argv: Sequence[str], folder: str, time_limit: float, allow_writes: bool) -> Looks:
+    phases: dict[str, tuple[int, int]] = {}
 
+    def look(watched: Watched, is_whole: bool) -> None:
+        if is_whole:
+            phase = _phase(folder)
+            now = (watched.peak + watched.shared_now, watched.workers + watched.shared_now)
+            phases[phase] = max(phases.get(phase, (0, 0)), now)
+        watched.peak = watched.main = watched.workers = 0
 
-def _watch(
-    child: subprocess.Popen[bytes], limit: int, time_limit: float, folder: str, is_wrapped: bool
-) -> Looks:
-    looks = Looks(Watched(limit=limit, has_network=not is_wrapped), {})
-    watched, started = looks.watched, time.monotonic()
-    if not is_wrapped:
-        watched.shared_before = watched_child.shared_in_use()
-    while True:
-        try:
-            watched.status = child.wait(watched_child.LOOK)
-            return looks
-        except subprocess.TimeoutExpired:
-            pass
-        for pid in watched_child.script_processes(child.pid, is_wrapped):
-            watched.peak = watched.main = watched.workers = 0
-            if watched_child.look(pid, watched, folder):
-                phase = _phase(folder)
-                before = looks.phases.get(phase, (0, 0))
-                now = (watched.peak + watched.shared_now, watched.workers + watched.shared_now)
-                looks.phases[phase] = max(before, now)
-                if watched.peak > limit:
-                    watched.over_limit = True
-                    return looks
-        patience = _PATIENCE * time_limit if watched_child.is_started(folder) else 0
-        if time.monotonic() > started + patience + _GRACE:
-            watched.timed_out = True
-            return looks
+    environment = followed_command.environment_for(folder, "rehearsal", "rehearsal_start", time_limit)
+    watched = followed_command.follow(
+        argv, folder, environment, seconds=_PATIENCE * time_limit, allow_writes=allow_writes, look=look
+    )
+    return Looks(watched, phases)
 
 
 def _phase(folder: str) -> str:
@@ -231,145 +190,150 @@ def _phase(folder: str) -> str:
     return "load"
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A command that has ended, and what its Python wrote down."""
+
+    folder: str
+    watched: Watched
+    tell: Callable[[str], None]
+    result: RehearsalResult | None
+
+    @property
+    def seen(self) -> RehearsalResult:
+        return self.result or RehearsalResult()
+
+    @property
+    def cannot(self) -> str:
+        return watched_child.cannot_be_private(self.watched.status, self.folder)
+
+    @property
+    def started(self) -> bool:
+        return watched_child.is_started(self.folder)
+
+    def failure(self, where: str = "") -> str:
+        return followed_command.failure(self.folder, self.watched, self.tell, "in a rehearsal", where)
+
+
+_REFUSALS = (
+    Reason(lambda ended: ended.cannot, lambda ended: private_refused(ended.cannot)),
+    Reason(lambda ended: ended.seen.refused, lambda ended: ended.seen.refused),
+    Reason(
+        lambda ended: ended.seen.no_card and not ended.watched.has_network and _wants_card(),
+        lambda _: (
+            "the script saw no GPU: this machine's driver cannot be reached with private files; with --allow-writes it can"
+        ),
+    ),
+)
+_NOTHING_SEEN = (
+    Reason(lambda ended: ended.watched.status != 0, _Ended.failure, failed=True),
+    Reason(lambda ended: not ended.started, lambda _: watched_child.NOT_STARTED),
+    Reason(
+        lambda ended: ended.result is None and not ended.watched.timed_out,
+        lambda _: "the script never imported torch: there is nothing to rehearse",
+    ),
+    Reason(
+        lambda ended: ended.seen.reason == "script ended",
+        lambda _: "the script ended without a step of training: there is nothing to rehearse",
+    ),
+    Reason(lambda _: True, lambda _: "the script made no step in time; give it longer with --time-limit"),
+)
+_FAILED_LATER = (
+    Reason(
+        lambda ended: ended.watched.status != 0 and not ended.seen.memory_error,
+        lambda ended: ended.failure(f" in {ended.seen.phase}"),
+        failed=True,
+    ),
+)
+
+
 def _answer(folder: str, looks: Looks, others: Mapping[str, int], tell: Callable[[str], None]) -> Rehearsal:
-    watched = looks.watched
-    if why := watched_child.cannot_be_private(watched.status, folder):
-        return Rehearsal(
-            refused=f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is"
-        )
-    result = _read(folder)
-    if result is not None and result.get("refused"):
-        return Rehearsal(refused=str(result["refused"]))
-    if result is not None and result.get("no_card") and not watched.has_network and _wants_card():
-        return Rehearsal(
-            refused="the script saw no GPU: this machine's driver cannot be reached with private files; with --allow-writes it can"
-        )
-    killed = watched.status in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    if watched.over_limit or killed:
-        phase = _phase(folder)
+    watched, result = looks.watched, _read(folder)
+    ended = _Ended(folder, watched, tell, result)
+    seen = ended.seen
+    rehearsal = Rehearsal()
+    reason = first_reason(_REFUSALS, ended)
+    if reason is None and (watched.over_limit or watched.status in (-signal.SIGKILL, 128 + signal.SIGKILL)):
         held = max((size for size, _ in looks.phases.values()), default=0)
         text = f"held {format_size(held)} of the {format_size(watched.limit)} that this machine can give now"
-        return Rehearsal(
-            phases=_phases(result or {}, looks, 0), out_of_memory=OutOfMemory(phase, "host", text), notes=_notes(result or {}, folder)
-        )  # fmt: skip
-    if result is None or not result.get("steps"):
-        if result is not None and result.get("memory_error"):
-            return _rehearsed(result, looks, others, folder)
-        return _nothing_seen(result, watched, folder, tell)
-    failed = watched.status != 0 and not result.get("memory_error")
-    rehearsal = _rehearsed(result, looks, others, folder)
-    if failed:
-        cause = watched_child.cause_of_failure(
-            folder, tell, has_network=watched.has_network, when="in a rehearsal"
-        )
-        cause = cause or "the command failed by itself"
-        return replace(
-            rehearsal,
-            refused=f"{cause} in {result['phase']}, with status {watched.status}; its error is above",
-            status=watched.status,
-        )
-    return rehearsal
+        oom = OutOfMemory(_phase(folder), "host", text)
+        return Rehearsal(phases=_phases(seen, looks, 0), out_of_memory=oom, notes=_notes(seen, folder))
+    if reason is None and not seen.steps and not seen.memory_error:
+        reason = first_reason(_NOTHING_SEEN, ended)
+    elif reason is None:
+        rehearsal = _rehearsed(seen, looks, others, folder)
+        reason = first_reason(_FAILED_LATER, ended)
+    if reason is None:
+        return rehearsal
+    return replace(rehearsal, refused=reason.text(ended), status=watched.status if reason.failed else 0)
 
 
-def _nothing_seen(
-    result: Mapping[str, Any] | None, watched: Watched, folder: str, tell: Callable[[str], None]
-) -> Rehearsal:
-    if watched.timed_out and not watched_child.is_started(folder):
-        return Rehearsal(refused=watched_child.NOT_STARTED)
-    if watched.status != 0 and not watched.timed_out:
-        cause = watched_child.cause_of_failure(
-            folder, tell, has_network=watched.has_network, when="in a rehearsal"
-        )
-        cause = cause or "the command failed by itself"
-        return Rehearsal(
-            refused=f"{cause}, with status {watched.status}; its error is above", status=watched.status
-        )
-    if not watched_child.is_started(folder):
-        return Rehearsal(refused=watched_child.NOT_STARTED)
-    if result is None and not watched.timed_out:
-        return Rehearsal(refused="the script never imported torch: there is nothing to rehearse")
-    if result is not None and result.get("reason") == "script ended":
-        return Rehearsal(refused="the script ended without a step of training: there is nothing to rehearse")
-    return Rehearsal(refused="the script made no step in time; give it longer with --time-limit")
+def _read(folder: str) -> RehearsalResult | None:
+    """Of the process that trained."""
+    results = map(RehearsalResult.from_json, child_results.read(folder, watched_child.regular_only).values())
+    return max(results, key=lambda result: (bool(result.refused), result.steps), default=None)
 
 
-def _read(folder: str) -> dict[str, Any] | None:
-    """Of the process that trained: launchers and helpers import torch as well."""
-    results = []
-    for name in os.listdir(folder):
-        if name.endswith(".json") and name[:-5].isdigit():
-            with (
-                contextlib.suppress(OSError, ValueError),
-                open(os.path.join(folder, name), opener=watched_child.regular_only) as file,
-            ):
-                results.append(json.load(file))
-    return max(
-        results, key=lambda result: (bool(result.get("refused")), result.get("steps", 0)), default=None
-    )
-
-
-def _rehearsed(result: Mapping[str, Any], looks: Looks, others: Mapping[str, int], folder: str) -> Rehearsal:
+def _rehearsed(result: RehearsalResult, looks: Looks, others: Mapping[str, int], folder: str) -> Rehearsal:
     card = _fullest(result)
-    facts: dict[str, Any] = next((fact for fact in result["card_facts"] if str(fact["index"]) == card), {})
+    facts = next((facts for facts in result.card_facts if str(facts.index) == card), None)
     held_by_others = others.get(card or "", 0) if len(others) > 1 or card in others else 0
     context = _context(facts, held_by_others) if facts else 0
     rehearsal = Rehearsal(
         phases=_phases(result, looks, context, card),
-        batches=tuple(_batch(batch) for batch in result["batches"]),
-        steps=result["steps"],
-        evaluations=result["evaluations"],
-        generations=result["generations"],
-        saves=result["saves"],
-        saved=result["saved"],
-        step_seconds=result.get("step_seconds"),
+        batches=tuple(result.batches),
+        steps=result.steps,
+        evaluations=result.evaluations,
+        generations=result.generations,
+        saves=result.saves,
+        saved=result.saved,
+        step_seconds=result.step_seconds,
         card=int(card) if card is not None else None,
-        card_total=facts.get("total"),
+        card_total=facts.total if facts else None,
         card_others=held_by_others,
         notes=_notes(result, folder),
     )
-    if result.get("memory_error"):
+    if result.memory_error:
         return replace(rehearsal, out_of_memory=_out_of_memory(result, held_by_others))
     return rehearsal
 
 
-def _fullest(result: Mapping[str, Any]) -> str | None:
+def _fullest(result: RehearsalResult) -> str | None:
     reserved: dict[str, int] = {}
-    for by_card in result["cards"].values():
+    for by_card in result.cards.values():
         for card, (_, held) in by_card.items():
             reserved[card] = max(reserved.get(card, 0), held)
     return max(reserved, key=lambda card: reserved[card], default=None)
 
 
-def _context(facts: Mapping[str, Any], others: int) -> int:
+def _context(facts: CardFacts, others: int) -> int:
     """What CUDA and its libraries took on the card beside PyTorch's allocator."""
-    beside = facts["total"] - facts["free"] - facts["reserved"] - others
+    beside = facts.total - facts.free - facts.reserved - others
     return beside if _LEAST_CONTEXT <= beside <= _MOST_CONTEXT else CONTEXT
 
 
-def _out_of_memory(result: Mapping[str, Any], others: int) -> OutOfMemory:
-    error = str(result.get("error") or "")
-    ooms = result.get("ooms") or []
-    if ooms:
-        last = ooms[-1]
-        text = f"asked for {format_size(last['requested'])} with {format_size(last['free'])} free on the card"
-        if last["free"] > last["requested"]:
+def _out_of_memory(result: RehearsalResult, others: int) -> OutOfMemory:
+    if result.ooms:
+        last = result.ooms[-1]
+        text = f"asked for {format_size(last.requested)} with {format_size(last.free)} free on the card"
+        if last.free > last.requested:
             text += ", of which a limit of its own (per_process_memory_fraction) lets it take no more"
-        return OutOfMemory(str(last["phase"]), "gpu", text, others)
-    where = "gpu" if "CUDA" in error else "host"
-    return OutOfMemory(str(result.get("phase") or "load"), where, error[:200], others)
+        return OutOfMemory(last.phase, "gpu", text, others)
+    where = "gpu" if "CUDA" in result.error else "host"
+    return OutOfMemory(result.phase, where, result.error[:200], others)
 
 
 def _phases(
-    result: Mapping[str, Any], looks: Looks, context: int, card: str | None = None
+    result: RehearsalResult, looks: Looks, context: int, card: str | None = None
 ) -> tuple[PhasePeak, ...]:
-    entered, kept = result.get("entered") or {}, int(result.get("kept") or 0) + int(result.get("across") or 0)
+    entered, kept = result.entered, result.kept + result.across
     phases = []
     for name in PHASES:
         seen, workers = looks.phases.get(name, (0, 0))
-        own = int((result.get("host") or {}).get(name, 0))
-        workers = max(workers, _loaders_hold((result.get("loaders") or {}).get(name, ())))
+        own = result.host.get(name, 0)
+        workers = max(workers, _loaders_hold(result.loaders.get(name, ())))
         host = max(seen, own + workers if own else 0) or None
-        sizes = ((result.get("cards") or {}).get(name) or {}).get(card or "")
+        sizes = result.cards.get(name, {}).get(card or "")
         reached = bool(entered.get(name)) if entered else name in looks.phases
         more = kept if name == "eval" else 0
         gpu = allocated = None
@@ -384,39 +348,31 @@ def _phases(
     return tuple(phases)
 
 
-def _loaders_hold(loaders: Sequence[Mapping[str, Any]]) -> int:
+def _loaders_hold(loaders: Sequence[Loader]) -> int:
     """Bytes that the workers of a phase's loaders hold at most, by what each told of itself, and their full queue: no look need have
     seen all of it at once."""
     total = 0
-    for told, loader in zip(loaders, loaders_of(loaders, on_card=True), strict=True):
+    for loader in loaders:
         memory = loader_memory(loader)
-        total += max(workers_hold(told) + unseen(loader), 0 if told["own"] else memory.private)
+        total += max(workers_hold(loader) + unseen(loader), 0 if loader.own else memory.private)
         total += memory.queue + memory.pinned
     return total
 
 
-def _batch(value: Mapping[str, Any]) -> Batch:
-    return Batch(
-        bool(value["training"]), str(value["how"]), int(value["looked"]), value["of"], int(value["usual"]), int(value["largest"]),
-        tuple(value["shapes"]),
-    )  # fmt: skip
-
-
-def _notes(result: Mapping[str, Any], folder: str) -> tuple[str, ...]:
-    notes = [str(note) for note in result.get("notes") or ()]
-    if 0 < int(result.get("steps") or 0) < STEPS:
-        notes.append(f"only {result['steps']} steps were reached: {result['reason']}")
-    if not_settled(loader for loaders in (result.get("loaders") or {}).values() for loader in loaders):
+def _notes(result: RehearsalResult, folder: str) -> tuple[str, ...]:
+    notes = list(result.notes)
+    if 0 < result.steps < STEPS:
+        notes.append(f"only {result.steps} steps were reached: {result.reason}")
+    if not_settled(loader for loaders in result.loaders.values() for loader in loaders):
         notes.append(QUEUE_NOT_FULL)
-    if left := int(result.get("tokens_left") or 0):
+    if left := result.tokens_left:
         notes.append(f"the time was over before the generation was: {left} tokens more are not counted")
-    if kept := int(result.get("kept") or 0):
+    if result.kept:
         notes.append(
-            f"the evaluation keeps its outputs: {format_size(kept)} more for the batches that were left out"
+            f"the evaluation keeps its outputs: {format_size(result.kept)} more for the batches that were left out"
         )
-    if int(result.get("across") or 0):
+    if result.across:
         notes.append("what an evaluation keeps is still there in the next: each adds as much")
-    if any(oom for oom in result.get("ooms") or ()) and not result.get("memory_error"):
-        notes.append(f"the script was out of GPU memory in {result['ooms'][-1]['phase']}, and caught it")
-    notes += watched_child.held_back(folder)
-    return tuple(notes)
+    if result.ooms and not result.memory_error:
+        notes.append(f"the script was out of GPU memory in {result.ooms[-1].phase}, and caught it")
+    return (*notes, *watched_child.held_back(folder))

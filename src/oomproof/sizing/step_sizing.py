@@ -15,6 +15,7 @@ from oomproof.sizing import measured_workspaces, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.estimate import Sizing
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_gpu.step_limits import STEPS
 from oomproof.sizing.virtual_run import VirtualRun
 
@@ -54,8 +55,8 @@ def step_run(
         result, log = _run(step, model, optimizer, batch, seconds)
     finally:
         _one_at_a_time.release()
-    if result.get("refused"):
-        return str(result["refused"])
+    if result.refused:
+        return result.refused
     from oomproof.sizing.virtual_gpu.storage_log import GPU
 
     flat = log.events[GPU]
@@ -69,7 +70,7 @@ def step_run(
 
 def _run(
     step: Callable[..., Any], model: Any, optimizer: Any, batch: Any, seconds: float
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[VirtualResult, Any]:
     from oomproof.sizing.virtual_gpu import fake_copies, training_flow, virtual_start
     from oomproof.sizing.virtual_gpu.cuda_queries import Refused
 
@@ -79,12 +80,12 @@ def _run(
         try:
             reason = _steps(own, step, model, optimizer, batch)
         except Refused as refusal:
-            return {"refused": str(refusal)}, None
+            return VirtualResult(refused=str(refusal)), None
         except Exception as error:
             refused = virtual_start._not_followed(type(error), error, error.__traceback__)
             if not refused:
                 raise
-            return {"refused": refused}, None
+            return VirtualResult(refused=refused), None
         return virtual_start._result(reason, own), own["log"]
 
 
@@ -175,17 +176,17 @@ def _sizing(run: VirtualRun, calibrated: CalibratedCard | None) -> Sizing:
     if calibrated is not None:
         run, searched = measured_workspaces.measured_run(run, calibrated, expandable, None)
         card = calibrated.card(ANY_CARD)
-        basis = f"{BASIS}; {calibrated.name} calibrated, {run.result['measured']} of {len(result['signatures'])} operations measured there"
+        basis = f"{BASIS}; {calibrated.name} calibrated, {run.result.measured} of {len(result.signatures)} operations measured there"
     gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
     notes = (*_notes(run.result), *([searched] if searched else []))
     return Sizing(
         gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=notes,
-        peak=str(result["peak_place"]),
+        peak=result.peak_place,
     )  # fmt: skip
 
 
-def _notes(result: dict[str, Any]) -> Iterator[str]:
-    yield from result["notes"]
-    if result["steps"] < STEPS:
-        yield f"only {result['steps']} optimizer steps were made: {result['reason']}"
+def _notes(result: VirtualResult) -> Iterator[str]:
+    yield from result.notes
+    if result.steps < STEPS:
+        yield f"only {result.steps} optimizer steps were made: {result.reason}"
     yield from virtual_run.widening_notes(result)

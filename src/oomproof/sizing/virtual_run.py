@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from array import array
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
-from oomproof.sizing import card_constants, log_variants, unsteady_cache
+from oomproof.sizing import card_constants, log_variants
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.log_variants import continued, reserved_in_other_orders
+from oomproof.sizing.virtual_gpu import child_results
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_gpu.step_limits import DRAWN, FIXED
 from oomproof.sizing.watched_child import regular_only
 from oomproof.units import format_size
@@ -32,7 +31,7 @@ PARTS = (
     "gradient buckets",
     "workspaces",
 )
-__all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
+__all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "read", "replay"]
 PHASES = ("train", "eval", "generate")
 _OTHER_BACKEND = "backend:cudaMallocAsync"
 _NO_CARD_HAS = 1 << 40  # bytes
@@ -41,10 +40,10 @@ _NAMED = 4  # operations in a note
 
 @dataclass
 class VirtualRun:
-    """``result``: the child's JSON. ``events``: number of a storage (negative: given back) and bytes, in order; ``births``: the
+    """``events``: number of a storage (negative: given back) and bytes, in order; ``births``: the
     part of a step in which each was made."""
 
-    result: dict[str, Any]
+    result: VirtualResult
     events: list[tuple[int, int]]
     births: bytes
     host_events: list[tuple[int, int]] = field(default_factory=list)
@@ -68,31 +67,24 @@ def by_values(run: VirtualRun) -> str:
     for number, size in run.events:
         live += size if number > 0 else -size
         peak = max(peak, live)
-    if peak <= _NO_CARD_HAS or not run.result.get("widened"):
+    if peak <= _NO_CARD_HAS or not run.result.widened:
         return ""
-    what = ", ".join(run.result["widened"])
+    what = ", ".join(run.result.widened)
     return f"how large its tensors are depends on values of the GPU ({what}), which are not known without one; run it there with: oomproof run"
 
 
 def read(folder: str) -> VirtualRun | None:
     """Of the process that had most on its card: launchers and helpers import torch as well."""
-    runs = []
-    for name in os.listdir(folder):
-        if name.endswith(".json") and name[:-5].isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                runs.append(load(os.path.join(folder, name)))
+    results = child_results.read(folder, regular_only)
     return max(
-        runs,
-        key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)),
+        (_run(path, VirtualResult.from_json(result)) for path, result in results.items()),
+        key=lambda run: (bool(run.result.refused), run.result.steps, len(run.events)),
         default=None,
     )
 
 
-def load(path: str) -> VirtualRun:
-    with open(path, opener=regular_only) as file:
-        result = json.load(file)
-    stem = path[: -len(".json")]
-    run = VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+def _run(path: str, result: VirtualResult) -> VirtualRun:
+    run = VirtualRun(result, _events(path + ".gpu"), _bytes(path + ".births"), _events(path + ".host"))
     return completed(run)
 
 
@@ -104,11 +96,9 @@ def completed(run: VirtualRun) -> VirtualRun:
 def with_sums_in_place(run: VirtualRun) -> VirtualRun:
     """A sum of two gradients whose operands end with it: autograd adds the second to the first, but for a parameter's own gradient
     (a weight tied to the embedding; traces of an H200). As many events as before."""
-    kinds = run.result.get("kinds", {})
+    kinds = run.result.kinds
     sums = {
-        int(number): operands
-        for number, operands in run.result.get("sums", {}).items()
-        if kinds.get(number) != "gradients"
+        number: operands for number, operands in run.result.sums.items() if kinds.get(number) != "gradients"
     }
     memory: dict[int, int] = {}  # number of a sum → whose memory it has
     events = run.events
@@ -130,23 +120,21 @@ def with_sums_in_place(run: VirtualRun) -> VirtualRun:
 
 def with_generations(run: VirtualRun) -> VirtualRun:
     """Generations that were cut short, as long as they would have been; later ones first, so that indexes stay right."""
-    for generation in reversed(run.result.get("generations", [])):
-        cuts, left = generation["cuts"], generation["left"]
+    for generation in reversed(run.result.generations):
+        cuts, left = generation.cuts, generation.left
         longer = continued(run.events, cuts, left, len(run.births) + 1)
         if longer is None:
-            run.result["notes"].append(
+            run.result.notes.append(
                 f"generate was seen for its first tokens only; {left} more are not counted"
             )
             continue
         made = len(longer) - len(run.events)
         told = f"generate: the last {left} tokens were calculated from the first"
-        if told not in run.result["notes"]:
-            run.result["notes"].append(told)
-        run.result["step_ends"] = [
-            at + made if at >= cuts[-1] else at for at in run.result.get("step_ends", [])
-        ]
-        run.result["marks"] = [
-            (at + 2 * made if at // 2 >= cuts[-1] else at, name) for at, name in run.result["marks"]
+        if told not in run.result.notes:
+            run.result.notes.append(told)
+        run.result.step_ends = [at + made if at >= cuts[-1] else at for at in run.result.step_ends]
+        run.result.marks = [
+            (at + 2 * made if at // 2 >= cuts[-1] else at, name) for at, name in run.result.marks
         ]
         highest = max((number for number, _ in longer), default=0)
         run.births += bytes(max(0, highest - len(run.births)))
@@ -180,11 +168,11 @@ def tight(run: VirtualRun, total: int, card: Card = ANY_CARD) -> str:
 
 def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     allocator = CachingAllocator(expandable)
-    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
+    marks = phase_starts(run)
     phases: dict[str, int] = {}
     phase, following = "load", 0
     peak, peak_at = 0, 0
-    ends, reserved = set(run.result.get("step_ends", [])), []
+    ends, reserved = set(run.result.step_ends), []
     for index, (name, size) in enumerate(run.events):
         if index in ends:
             reserved.append(allocator.reserved)
@@ -201,30 +189,37 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         phases[phase] = max(phases.get(phase, 0), most)
         if allocator.allocated > peak:
             peak, peak_at = allocator.allocated, index
-    kept = run.result.get("kept", 0)
+    kept = run.result.kept
     if kept and "eval" in phases:  # outputs of the batches that were left out
         phases["eval"] += kept
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
     parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
-    beside = unsteady_cache.reserved_beside_others(run.events, expandable)
-    usual = unsteady_cache.usual(allocator.peak_reserved, beside)
+    beside = log_variants.reserved_beside_others(run.events, expandable)
+    usual = log_variants.usual(allocator.peak_reserved, beside)
     more = {
         UNFAMILIAR: max(0, _unfamiliar(run, expandable) - usual),
         UNSTEADY: max([allocator.peak_reserved, *beside]) - usual,
     }
-    if many := run.result.get("many_shapes"):
-        seen, batches, order = many["seen"], many["batches"], many.get("order")
+    if many := run.result.many_shapes:
+        seen, batches, order = many.seen, many.batches, many.order
         most = usual + log_variants.beyond(reserved, seen, batches)
         if order != FIXED:
-            ends, start = run.result.get("step_ends", []), _training_starts(marks)
-            others = reserved_in_other_orders(run.events, ends, seen, batches, expandable, start)
+            start = _training_starts(marks)
+            others = reserved_in_other_orders(
+                run.events, run.result.step_ends, seen, batches, expandable, start
+            )
             most = max([most, *others])
             # the card draws another than we did; ours has the largest batch last
             if order == DRAWN and others:
                 usual = max(usual, int(median(others)))
         more[EPOCH] = max(0, most - usual)
     return Replay(peak, usual + grown, parts, phases, more)
+
+
+def phase_starts(run: VirtualRun) -> list[tuple[int, str]]:
+    """Events before each phase, and its name."""
+    return sorted((at // 2, name) for at, name in run.result.marks)
 
 
 def _training_starts(marks: list[tuple[int, str]]) -> int:
@@ -238,7 +233,7 @@ UNSTEADY = "large blocks that may not find their cached one"
 
 def _unfamiliar(run: VirtualRun, expandable: bool) -> int:
     """What is reserved where each operation that nobody knows takes as much again as it reads and makes."""
-    possible = {int(number): size for number, size in run.result.get("possible", {}).items()}
+    possible = run.result.possible
     if not possible:
         return 0
     allocator = CachingAllocator(expandable)
@@ -258,10 +253,10 @@ def host_parts(run: VirtualRun) -> dict[str, int]:
 
 def host_peak_of_small(run: VirtualRun, below: int) -> int:
     """Of activations and temporaries on the host that are smaller than that: the most bytes that lived at once."""
-    kinds = run.result.get("kinds", {})
+    kinds = run.result.kinds
     live = peak = 0
     for name, size in run.host_events:
-        if size < below and str(abs(name)) not in kinds:
+        if size < below and abs(name) not in kinds:
             live += size if name > 0 else -size
             peak = max(peak, live)
     return peak
@@ -284,7 +279,7 @@ def host_left_in_heap(run: VirtualRun, below: int) -> int:
 
 def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
     """Of a model that stays on the host: what each phase takes, ``expected`` being the largest."""
-    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("host_marks", []))
+    marks = sorted((at // 2, name) for at, name in run.result.host_marks)
     peaks: dict[str, int] = {}
     live = following = 0
     phase = "load"
@@ -296,11 +291,11 @@ def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
         live += size if name > 0 else -size
         peaks[phase] = max(peaks.get(phase, 0), live)
     highest = max(peaks.values(), default=0)
-    reached = run.result.get("phases", {})
+    reached = run.result.phases
     return tuple(
         Phase(name, None, expected - highest + peaks[name] if name in peaks else None, name in reached)
         for name in PHASES
-        if name != "generate" or name in reached or run.result.get("generates")
+        if name != "generate" or name in reached or run.result.generates
     )
 
 
@@ -312,10 +307,10 @@ def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
             live[name] = size
         else:
             live.pop(-name, None)
-    kinds = run.result.get("kinds", {})
+    kinds = run.result.kinds
     parts = dict.fromkeys(PARTS, 0)
     for name, size in live.items():
-        kind = kinds.get(str(name)) or _BIRTHS[run.births[name - 1]]
+        kind = kinds.get(name) or _BIRTHS[run.births[name - 1]]
         parts[kind] += size
     return parts
 
@@ -326,7 +321,7 @@ def asked_expandable(run: VirtualRun | None = None) -> bool:
 
 
 def _allocator_settings(run: VirtualRun | None) -> list[str]:
-    told = run.result.get("allocator") if run is not None else None
+    told = run.result.allocator if run is not None else None
     return told if told is not None else [os.environ.get(name, "") for name in (NEW_NAME, OLD_NAME)]
 
 
@@ -342,7 +337,7 @@ def gpu_estimate(
 ) -> tuple[Estimate, tuple[Phase, ...]]:
     context = context_of(run, card)
     found = replay(run, expandable)
-    searched = run.result.get("benchmark") and _guessed_convolutions(run.result)
+    searched = run.result.benchmark and _guessed_convolutions(run.result)
     searching = int(found.reserved * card_constants.BENCHMARK_SHARE) if searched else 0
     shown = {name: size for name, size in found.parts.items() if size}
     shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
@@ -363,7 +358,7 @@ _WORTH_IT = 0.9  # of the upper end
 
 def growing_note(run: VirtualRun, gpu: Estimate, card: Card = ANY_CARD) -> str:
     """Of batches of many shapes: how much less they could take with segments that grow."""
-    if not run.result.get("many_shapes"):
+    if not run.result.many_shapes:
         return ""
     growing = gpu_estimate(run, True, card)[0].high
     if growing > _WORTH_IT * gpu.high:
@@ -379,7 +374,7 @@ _MATRICES = ("mm.default", "attention", "linalg")
 
 def context_of(run: VirtualRun, card: Card) -> Constant:
     """Less where no matrix is multiplied, more where one is taken apart: those libraries are loaded when they are first used."""
-    solvers = run.result.get("solvers", [])
+    solvers = run.result.solvers
     if solvers:
         eigenvalues = any(part in name for name in solvers for part in ("eig", "svd"))
         more = card_constants.SOLVER_OF_EIGENVALUES if eigenvalues else card_constants.SOLVER
@@ -390,28 +385,28 @@ def context_of(run: VirtualRun, card: Card) -> Constant:
             card.context.source,
         )
         return Constant(low, usual + more, high + card_constants.SOLVER_OF_EIGENVALUES, source)
-    operations = {str(signature.get("op")) for signature in run.result.get("signatures", [])}
-    multiplies = run.result.get("matrices") or any(part in name for name in operations for part in _MATRICES)
-    if not operations or run.result.get("recurrent") or multiplies:
+    operations = {str(signature.get("op")) for signature in run.result.signatures}
+    multiplies = run.result.matrices or any(part in name for name in operations for part in _MATRICES)
+    if not operations or run.result.recurrent or multiplies:
         return card.context
     context = card.context
     low, usual, high = (max(0, size - card.matrices) for size in (context.low, context.usual, context.high))
     return Constant(low, usual, high, context.source)
 
 
-def widths(result: Mapping[str, Any]) -> dict[str, float]:
+def widths(result: VirtualResult) -> dict[str, float]:
     """Reasons for a higher upper end, each with its share of what is reserved."""
     reasons = {}
     if _guessed_convolutions(result):
-        if result.get("benchmark"):
+        if result.benchmark:
             reasons["cudnn.benchmark tries kernels whose workspaces are not known"] = (
                 card_constants.BENCHMARK_SPREAD
             )
         else:
             reasons["workspaces of convolutions are an estimate"] = card_constants.CONVOLUTION_SPREAD
-    if result.get("recurrent"):
+    if result.recurrent:
         reasons["what cuDNN's recurrent layers keep is an estimate"] = card_constants.RECURRENT_SPREAD
-    if result.get("scalars"):
+    if result.scalars:
         reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
     return reasons
 
@@ -420,30 +415,31 @@ def widths(result: Mapping[str, Any]) -> dict[str, float]:
 SEARCH = "while cudnn.benchmark tries kernels it may take gigabytes more for a moment, where the GPU has them free; the job does not need them"
 
 
-def widening_notes(result: Mapping[str, Any], on_card: bool = True) -> Iterator[str]:
+def widening_notes(result: VirtualResult, on_card: bool = True) -> Iterator[str]:
     """What makes the card's interval wider, or a figure larger than it may be."""
     for reason, share in widths(result).items() if on_card else ():
         yield f"high is {share:.0%} higher: {reason}"
-    if on_card and result.get("benchmark") and _guessed_convolutions(result):
+    if on_card and result.benchmark and _guessed_convolutions(result):
         yield SEARCH
-    if on_card and result.get("unfamiliar"):
-        names = sorted({str(name).removeprefix("aten.").split(".")[0] for name in result["unfamiliar"]})
+    if on_card and result.unfamiliar:
+        names = sorted({str(name).removeprefix("aten.").split(".")[0] for name in result.unfamiliar})
         named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
         yield f"high allows for {UNFAMILIAR}: {named}"
-    if many := result.get("many_shapes"):
-        of = f"{many['batches']} of an epoch" if many["batches"] is not None else "a stream"
-        yield f"batches differ in shape, and the allocator's cache grows with each new one: {many['seen']} of {of} were followed"
-    for what, count in result["widened"].items():
+    if many := result.many_shapes:
+        of = f"{many.batches} of an epoch" if many.batches is not None else "a stream"
+        yield f"batches differ in shape, and the allocator's cache grows with each new one: {many.seen} of {of} were followed"
+    for what, count in result.widened.items():
         yield f"{what} ({count}×): counted as if every element were taken"
 
 
-def _guessed_convolutions(result: Mapping[str, Any]) -> int:
+def _guessed_convolutions(result: VirtualResult) -> int:
     """Kinds of convolutions whose workspaces no card's file has; without such a file, all of them."""
-    return int(result.get("unmeasured_convolutions", result.get("convolutions", 0)))
+    unmeasured = result.unmeasured_convolutions
+    return result.convolutions if unmeasured is None else unmeasured
 
 
 def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
-    reached = run.result.get("phases", {})
+    reached = run.result.phases
     return tuple(
         Phase(
             name,
@@ -452,5 +448,5 @@ def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
             name in reached,
         )
         for name in PHASES
-        if name != "generate" or name in reached or run.result.get("generates")
+        if name != "generate" or name in reached or run.result.generates
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from oomproof.machine import nvidia
 from oomproof.machine.gpu import Gpu, Gpus, Query
 from oomproof.sizing import calibrated_card, calibration, card_lookup
 from oomproof.sizing.calibration import common_operations
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 
 PROGRAM = """
 import json, sys
@@ -42,8 +42,8 @@ def asked() -> list[str]:
     return Path("asked").read_text().splitlines() if Path("asked").exists() else []
 
 
-def result(count: int, torch: str = "2.11") -> dict[str, Any]:
-    return {"torch": torch, "signatures": common_operations()[:count]}
+def result(count: int, torch: str = "2.11") -> VirtualResult:
+    return VirtualResult(torch=torch, signatures=common_operations()[:count])
 
 
 def test_what_is_missing_is_measured_once() -> None:

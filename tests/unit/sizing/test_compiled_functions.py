@@ -52,7 +52,7 @@ ELEMENTS = 4096 * 1024 * 4
 
 def allocated(script: str, folder: Path, compiled: str) -> tuple[int, list[str]]:
     run, _ = on_virtual_gpu(f"COMPILED = {compiled}\n{script}", folder)
-    return virtual_run.replay(run).allocated, run.result["notes"]
+    return virtual_run.replay(run).allocated, run.result.notes
 
 
 def test_fused_functions_keep_nothing(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_fused_functions_keep_nothing(tmp_path: Path) -> None:
     for name, compiled in (("compiled", "{}"), ("eager", "None")):
         (tmp_path / name).mkdir()
         run, output = on_virtual_gpu(f"COMPILED = {compiled}\n{CHAIN}", tmp_path / name)
-        assert run.result["notes"] == []
+        assert run.result.notes == []
         kept[name] = int(output.rpartition("saved 2 ")[2].split()[0])
     assert kept["compiled"] == pytest.approx(ELEMENTS, rel=0.01)
     assert kept["eager"] >= 5 * ELEMENTS
@@ -80,7 +80,7 @@ def wake(device):
 fake_tensor.init_gpu_context = wake
 """
     run, output = on_virtual_gpu(f"COMPILED = {{}}\n{wakes}{CHAIN}", tmp_path)
-    assert run.result["notes"] == []
+    assert run.result.notes == []
     assert int(output.rpartition("saved 2 ")[2].split()[0]) == pytest.approx(ELEMENTS, rel=0.01)
 
 
@@ -136,8 +136,8 @@ print("seen", model.seen)
 def test_a_model_in_parts_with_batches_of_many_lengths(tmp_path: Path) -> None:
     run, output = on_virtual_gpu(PARTS, tmp_path)
     assert output.count("cuda:0") == 5 and "seen 5" in output
-    assert run.result["notes"] == [] and run.result["steps"] == 4
-    assert run.result["phases"] == {"train": 4, "eval": 1}
+    assert run.result.notes == [] and run.result.steps == 4
+    assert run.result.phases == {"train": 4, "eval": 1}
 
 
 def test_a_script_that_dies_when_it_is_followed_is_sized_without(
@@ -188,7 +188,7 @@ def test_as_much_as_was_taken_on_a_card(tmp_path: Path, job: str, monkeypatch: p
         check=True,
     )
     run = virtual_run.read(str(tmp_path))
-    assert run is not None and run.result["notes"] == []
+    assert run is not None and run.result.notes == []
     found = virtual_run.replay(run)
     assert found.allocated / MIB == pytest.approx(took["allocated"], rel=0.01)
     assert found.reserved / MIB == pytest.approx(took["reserved"], rel=0.03)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sizing.host_figures import PROCESS, QUEUE, WORKERS, HostFigures, Loader
+from oomproof.sizing.host_figures import PROCESS, QUEUE, WORKERS, HostFigures
+from oomproof.sizing.virtual_gpu.child_results import Loader
 from oomproof.units import GIB, MIB
 
 

@@ -8,6 +8,7 @@ from oomproof.sizing import measured_workspaces, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
 from oomproof.sizing.calibration import common_operations
 from oomproof.sizing.card_constants import ANY_CARD
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -20,7 +21,9 @@ def searching(benchmark: bool = True) -> VirtualRun:
         "kinds": {"1": "weights", "2": "workspaces", "3": "workspaces"}, "phases": {"train": 1}, "marks": [(0, "train")],
         "signatures": [CONVOLUTION], "signed": {"2": 0, "3": 0}, "convolutions": 1, "benchmark": benchmark,
     }  # fmt: skip
-    return VirtualRun(facts, [(1, 2 * GIB), (2, MIB), (-2, MIB), (3, MIB), (-3, MIB)], bytes(3))
+    return VirtualRun(
+        VirtualResult.from_json(facts), [(1, 2 * GIB), (2, MIB), (-2, MIB), (3, MIB), (-3, MIB)], bytes(3)
+    )
 
 
 def a_card(first: int, flags: dict[str, bool]) -> CalibratedCard:
@@ -64,6 +67,6 @@ def test_a_search_that_takes_little_is_not_worth_a_note() -> None:
 def test_without_benchmark_what_a_first_call_takes_is_needed() -> None:
     """A library that is loaded with it, say."""
     plain = searching(benchmark=False)
-    plain.result["signatures"] = [{**CONVOLUTION, "flags": {}}]
+    plain.result.signatures = [{**CONVOLUTION, "flags": {}}]
     run, note = measured_workspaces.measured_run(plain, a_card(35 * GIB, {}), False, 24 * GIB)
     assert not note and high(run) > 37 * GIB

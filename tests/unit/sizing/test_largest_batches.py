@@ -12,6 +12,7 @@ from helpers_sizing import on_virtual_gpu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from oomproof.sizing.virtual_gpu.child_results import Epoch  # noqa: E402
 from oomproof.sizing.virtual_gpu.largest_batches import _BatchPickler, larger_batch  # noqa: E402
 from oomproof.sizing.virtual_gpu.step_limits import WHOLE_EPOCH  # noqa: E402
 
@@ -56,10 +57,10 @@ def test_an_epoch_of_many_shapes_is_followed_and_the_largest_comes_last_and_firs
     run, printed = on_virtual_gpu(SCRIPT, tmp_path, seconds=600.0)  # the time does not matter
     lines = printed.splitlines()
     trained = [line for line in lines if line.startswith("train")]
-    assert trained[11] == "train 4 900" and run.result["steps"] >= 12
-    assert run.result["many_shapes"] == {"batches": 12, "seen": 12, "order": "seeded"}
+    assert trained[11] == "train 4 900" and run.result.steps >= 12
+    assert run.result.many_shapes == Epoch(12, 12, "seeded")
     assert next(line for line in lines if line.startswith("eval")) == "eval 8 700"
-    notes = " ".join(run.result["notes"])
+    notes = " ".join(run.result.notes)
     assert "the largest batch counts: int64 [4, 900]" in notes and "int64 [8, 700]" in notes
 
 
@@ -70,14 +71,14 @@ def test_where_three_steps_are_enough_it_comes_in_the_third(
     run, printed = on_virtual_gpu(SCRIPT, tmp_path)
     trained = [line for line in printed.splitlines() if line.startswith("train")]
     assert trained[2] == "train 4 900" and "train 4 900" not in trained[:2]
-    assert not run.result["many_shapes"]
+    assert not run.result.many_shapes
 
 
 def test_batches_of_one_shape_are_followed_for_three_steps(tmp_path: Path) -> None:
     alike = SCRIPT.replace("20 + index % 30", "20").replace("= longest", "= 20")
     run, printed = on_virtual_gpu(alike, tmp_path)
     first = printed.split("eval")[0]
-    assert first.count("train 4 20") <= 4 and not run.result["many_shapes"]
+    assert first.count("train 4 20") <= 4 and not run.result.many_shapes
 
 
 class _Loader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,12 @@ from oomproof.sizing.host_figures import (
     UNSEEN,
     WORKERS,
     HostFigures,
-    Loader,
     unseen,
     workers_hold,
 )
 from oomproof.sizing.script_sizing import SizedScript, _shared_beside, size_command
 from oomproof.sizing.virtual_gpu import worker_peaks
+from oomproof.sizing.virtual_gpu.child_results import Loader, VirtualResult
 from oomproof.units import MIB
 
 # Each sample is larger than what malloc keeps, so a worker holds nothing between two batches.
@@ -104,8 +105,8 @@ def test_workers_of_which_nothing_was_seen_are_no_figure(tmp_path: Path) -> None
 # --- the arithmetic -----------------------------------------------------------------------------------------------
 
 
-def told(own: list[int], workers: int = 4, settled: bool = True) -> dict[str, object]:
-    return {"own": own, "workers": workers, "settled": settled}
+def told(own: list[int], workers: int = 4, settled: bool = True) -> Loader:
+    return Loader(workers, own=own, settled=settled)
 
 
 def test_who_told_nothing_holds_what_the_fullest_does() -> None:
@@ -130,11 +131,11 @@ def test_what_was_not_seen_counts_above_and_not_below() -> None:
 
 def test_a_batch_that_was_there_besides_for_a_moment_is_not_the_scripts() -> None:
     """Whether a look met it hangs on how busy the machine is."""
-    result = {"loaders": [{"workers": 2, "batch": 50 * MIB}], "shared_beside": 20 * MIB}
+    result = VirtualResult(loaders=[Loader(2, batch=50 * MIB)], shared_beside=20 * MIB)
     assert _shared_beside(result, 20 * MIB) == _shared_beside(result, 70 * MIB) == 20 * MIB
     assert _shared_beside(result, 300 * MIB) == 300 * MIB, "of its own, made later"
-    assert _shared_beside({**result, "shared_beside": None}, 70 * MIB) == 70 * MIB
-    assert _shared_beside({**result, "shared_beside": 0}, 50 * MIB) == 0
+    assert _shared_beside(replace(result, shared_beside=None), 70 * MIB) == 70 * MIB
+    assert _shared_beside(replace(result, shared_beside=0), 50 * MIB) == 0
 
 
 # --- a worker's own account ---------------------------------------------------------------------------------------

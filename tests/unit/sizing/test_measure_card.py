@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from oomproof.sizing.calibrated_card import from_json, signature_key  # noqa: E402
 from oomproof.sizing.calibration import tensor  # noqa: E402
-from oomproof.sizing.card_measuring import card_usage, measure_card, measured_operations  # noqa: E402
+from oomproof.sizing.card_measuring import measure_card, measured_operations  # noqa: E402
 
 GIB = 1 << 30
 UUID = "1234-abcd"
@@ -56,7 +56,7 @@ def a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda *given: {"device_traces": [taken]})
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     used = iter(range(615 << 20, 2 << 30, 100 << 20))
-    monkeypatch.setattr(card_usage.CardUsage, "used", lambda self: {UUID: next(used)})
+    monkeypatch.setattr(measure_card.CardUsage, "used", lambda self: {UUID: next(used)})
 
 
 def measure(folder: Path, **job: Any) -> list[dict[str, Any]]:
@@ -113,5 +113,5 @@ def test_a_card_that_others_hold(a_card: None, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_driver_that_is_not_there() -> None:
-    assert isinstance(card_usage.CardUsage().used(), dict)
-    assert card_usage.short("GPU-AB-12") == card_usage.short("ab-12")
+    assert isinstance(measure_card.CardUsage().used(), dict)
+    assert measure_card.short("GPU-AB-12") == measure_card.short("ab-12")

@@ -61,7 +61,7 @@ def test_common_operations_are_real_ones() -> None:
 
 def test_what_a_script_met_can_be_done_again(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(SCRIPT, tmp_path)
-    signatures = run.result["signatures"]
+    signatures = run.result.signatures
     names = {signature["op"].split(".")[1] for signature in signatures}
     assert names >= {
         "convolution", "convolution_backward", "addmm", "mm", "_scaled_dot_product_cudnn_attention_backward",
@@ -72,7 +72,7 @@ def test_what_a_script_met_can_be_done_again(tmp_path: Path) -> None:
         for signature in signatures
         if "convolution" in signature["op"]
     )
-    assert {value for value in run.result["signed"].values() if value >= 0} == set(range(len(signatures)))
+    assert {value for value in run.result.signed.values() if value >= 0} == set(range(len(signatures)))
     texts = [str(signature) for signature in signatures]
     assert len(set(texts)) == len(texts), "each once, though there were two steps"
     run_all(signatures)

@@ -8,6 +8,7 @@ from oomproof.sizing import measured_workspaces, script_sizing, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
 from oomproof.sizing.calibration import common_operations
 from oomproof.sizing.card_constants import ANY_CARD
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB = 1 << 20
@@ -24,7 +25,7 @@ def a_run(**result: Any) -> VirtualRun:
         "kinds": {"1": "weights", **workspaces}, "phases": {"train": 1, "eval": 1}, "marks": [(0, "train"), (16, "eval")],
         "signatures": [CONVOLUTION, OTHER], "signed": {"2": 0, "4": 1, "5": 0}, "convolutions": 2,
     }  # fmt: skip
-    return VirtualRun({**facts, **result}, events, bytes(6))
+    return VirtualRun(VirtualResult.from_json({**facts, **result}), events, bytes(6))
 
 
 def a_card(**signatures: Any) -> CalibratedCard:
@@ -46,8 +47,8 @@ def test_what_was_measured_stands_in_place_of_the_estimate() -> None:
         (1, 40 * MIB), (7, 300 * MIB), (-7, 300 * MIB), (0, 0), (3, 8 * MIB), (8, MIB), (9, 2 * MIB), (-8, MIB), (-9, 2 * MIB),
         (10, 100 * MIB), (-10, 100 * MIB), (6, MIB),
     ]  # fmt: skip
-    assert run.result["marks"] == [(0, "train"), (22, "eval")]
-    assert run.result["measured"] == 2 and run.result["unmeasured"] == 0 and len(run.births) == 10
+    assert run.result.marks == [(0, "train"), (22, "eval")]
+    assert run.result.measured == 2 and run.result.unmeasured == 0 and len(run.births) == 10
     replay = virtual_run.replay(run)
     assert replay.allocated == 340 * MIB and replay.parts["workspaces"] == 300 * MIB
     assert replay.reserved == 340 * MIB, "what the search had taken was given back before the rest came"
@@ -56,7 +57,7 @@ def test_what_was_measured_stands_in_place_of_the_estimate() -> None:
 def test_what_was_not_measured_stays_an_estimate() -> None:
     plain = a_run()
     run = measured_workspaces.applied(plain, a_card())
-    assert run.result["unmeasured"] == 2 and run.result["unmeasured_convolutions"] == 1
+    assert run.result.unmeasured == 2 and run.result.unmeasured_convolutions == 1
     assert [event for event in run.events if event[0] != 3] == [
         event for event in plain.events if event[0] != 3
     ]
@@ -76,7 +77,7 @@ def test_an_estimate_for_a_calibrated_card_is_narrower() -> None:
 def test_workspaces_one_after_the_other_are_one_operations() -> None:
     events = [(1, 5 * MIB), (-1, 5 * MIB), (2, 3 * MIB), (-2, 3 * MIB)]
     facts = {"kinds": {}, "phases": {}, "marks": [], "signatures": [CONVOLUTION], "signed": {"1": 0, "2": ~0}}
-    run = VirtualRun(facts, events, bytes(2))
+    run = VirtualRun(VirtualResult.from_json(facts), events, bytes(2))
     card = a_card(convolution={"extra": 9 * MIB, "later": [9 * MIB, -1]})
     assert measured_workspaces.applied(run, card).events == [(3, 9 * MIB), (-3, 9 * MIB)]
     assert measured_workspaces.applied(run, a_card()).events == events
@@ -88,7 +89,8 @@ def test_gradients_of_a_convolution_are_made_one_after_the_other() -> None:
     facts = {"kinds": {}, "phases": {}, "marks": [], "signatures": [CONVOLUTION], "signed": {"2": 0, "4": ~0}}
     later = [9 * MIB, -1, 2 * MIB, MIB, -3, -2, 3 * MIB, -4]
     run = measured_workspaces.applied(
-        VirtualRun(facts, events, bytes(4)), a_card(convolution={"extra": 9 * MIB, "later": later})
+        VirtualRun(VirtualResult.from_json(facts), events, bytes(4)),
+        a_card(convolution={"extra": 9 * MIB, "later": later}),
     )
     assert run.events == [
         (1, MIB), (5, 9 * MIB), (-5, 9 * MIB), (3, MIB), (6, 2 * MIB), (7, MIB), (-7, MIB), (-6, 2 * MIB), (8, 3 * MIB),
@@ -97,7 +99,7 @@ def test_gradients_of_a_convolution_are_made_one_after_the_other() -> None:
 
 
 def test_a_run_of_an_earlier_version_has_no_signatures() -> None:
-    run = VirtualRun({"kinds": {}, "phases": {}, "marks": []}, [(1, MIB)], bytes(1))
+    run = VirtualRun(VirtualResult(), [(1, MIB)], bytes(1))
     assert measured_workspaces.applied(run, a_card()).events == run.events
 
 
@@ -111,4 +113,4 @@ def test_a_card_of_another_torch_is_told() -> None:
 def test_the_ends_of_steps_move_with_what_is_put_in() -> None:
     card = a_card(other={"extra": 3 * MIB, "later": [MIB, 2 * MIB, -1, -2]})
     run = measured_workspaces.applied(a_run(step_ends=[4, 9]), card)
-    assert run.result["step_ends"] == [4, len(run.events)]
+    assert run.result.step_ends == [4, len(run.events)]

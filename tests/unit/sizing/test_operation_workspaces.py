@@ -14,6 +14,7 @@ from helpers_sizing import on_virtual_gpu
 
 from oomproof.sizing import virtual_run
 from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_gpu.operation_workspaces import _convolution, _convolution_backward
 from oomproof.sizing.virtual_run import VirtualRun
 
@@ -78,7 +79,7 @@ def test_a_gradient_in_another_order_than_the_image_is_copied(
 
 def test_two_gradients_of_one_tensor_are_added_up_in_place() -> None:
     made = [(1, MIB), (2, MIB), (3, MIB), (-1, MIB), (-2, MIB), (4, MIB), (-4, MIB), (-3, MIB)]
-    result = {"sums": {"3": [1, 2]}, "marks": []}
+    result = VirtualResult(sums={3: [1, 2]})
     joined = virtual_run.with_sums_in_place(VirtualRun(result, list(made), bytes(4)))
     assert len(joined.events) == len(made), "indexes stay right"
     assert virtual_run.replay(joined).allocated == 2 * MIB
@@ -89,13 +90,13 @@ def test_two_gradients_of_one_tensor_are_added_up_in_place() -> None:
 
 def test_a_parameters_own_gradient_is_a_new_tensor() -> None:
     made = [(1, MIB), (2, MIB), (3, MIB), (-1, MIB), (-2, MIB), (-3, MIB)]
-    run = VirtualRun({"kinds": {"3": "gradients"}, "sums": {"3": [1, 2]}, "marks": []}, list(made), bytes(3))
+    run = VirtualRun(VirtualResult(kinds={3: "gradients"}, sums={3: [1, 2]}), list(made), bytes(3))
     assert virtual_run.with_sums_in_place(run).events == made
 
 
 def test_a_sum_whose_operands_live_on_is_a_new_tensor() -> None:
     made = [(1, MIB), (2, MIB), (3, MIB), (-2, MIB), (-3, MIB), (-1, MIB)]
-    run = VirtualRun({"sums": {"3": [1, 2]}, "marks": []}, list(made), bytes(3))
+    run = VirtualRun(VirtualResult(sums={3: [1, 2]}), list(made), bytes(3))
     assert virtual_run.with_sums_in_place(run).events == made
 
 
@@ -143,9 +144,7 @@ F.conv1d(rows.view(8, 4096, 64).transpose(1, 2), torch.zeros(8, 64, 1, device="c
 def test_what_kernels_take_and_do_not_take(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(SCRIPT, tmp_path)
     sizes = [
-        size
-        for number, size in run.events
-        if number > 0 and run.result["kinds"].get(str(number)) == "workspaces"
+        size for number, size in run.events if number > 0 and run.result.kinds.get(number) == "workspaces"
     ]
     assert 16 * MIB in sizes, "softmax: its output once more in backward"
     assert 32 * MIB in sizes, "truths are summed up as whole numbers"
@@ -166,8 +165,8 @@ x.transpose(1, 2).softmax(-1)
 """,
         tmp_path,
     )
-    kinds = run.result["kinds"]
-    passing = [(number, size) for number, size in run.events if kinds.get(str(abs(number))) == "workspaces"]
+    kinds = run.result.kinds
+    passing = [(number, size) for number, size in run.events if kinds.get(abs(number)) == "workspaces"]
     made = [number for number, size in passing if size == 24 * MIB]
     assert made == [made[0], made[1], -made[1], -made[0], made[4], -made[4]], "forward takes a copy in rows"
 
@@ -187,4 +186,4 @@ for step in range(4):
         tmp_path,
     )
     made = [number for number, size in run.events if number > 0 and size == 40 * 50 * 1000 * 4]
-    assert len(made) == run.result["steps"]
+    assert len(made) == run.result.steps

@@ -61,7 +61,7 @@ def test_a_critic_that_steps_more_often_is_waited_with() -> None:
 
 def test_four_optimizers_have_their_state_at_the_peak(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(FOUR, tmp_path, seconds=30.0)
-    assert run.result["steps"] == 3
-    state = [number for number, kind in run.result["kinds"].items() if kind == "optimizer state"]
+    assert run.result.steps == 3
+    state = [number for number, kind in run.result.kinds.items() if kind == "optimizer state"]
     assert len(state) == 8, "two of each"
-    assert run.result["peak"]["gpu"] > 4 * 3 * (4 << 20), "weights and state of all"
+    assert run.result.peak["gpu"] > 4 * 3 * (4 << 20), "weights and state of all"

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 
-from oomproof.sizing.virtual_gpu.planned_program import PADDED, runnable  # noqa: E402
+from oomproof.sizing.virtual_gpu.planned_graphs import PADDED, runnable  # noqa: E402
 from oomproof.sizing.virtual_gpu.storage_log import GPU, StorageLog  # noqa: E402
 from oomproof.sizing.virtual_gpu.virtual_mode import VirtualMode  # noqa: E402
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.sizing.virtual_gpu.recurrent_workspace import Layers, reserve, workspace
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from oomproof.sizing.virtual_gpu.recurrent_layers import Layers, reserve_of, workspace_of
 
 # kind, rows, sequences, inputs, width, count; workspace and reserve as measured
 MEASURED = [
@@ -40,10 +42,10 @@ NARROW = [
 
 @pytest.mark.parametrize(("layers", "taken"), NARROW)
 def test_narrow_layers_with_few_or_many_inputs(layers: Layers, taken: int) -> None:
-    assert workspace(layers) == pytest.approx(taken, rel=0.0001)
+    assert workspace_of(layers) == pytest.approx(taken, rel=0.0001)
 
 
 @pytest.mark.parametrize(("layers", "taken", "kept"), MEASURED)
 def test_as_on_the_card(layers: Layers, taken: int, kept: int) -> None:
-    assert reserve(layers) == pytest.approx(kept, rel=0.0002)
-    assert workspace(layers) == pytest.approx(taken, abs=0.03 * (taken + kept))
+    assert reserve_of(layers) == pytest.approx(kept, rel=0.0002)
+    assert workspace_of(layers) == pytest.approx(taken, abs=0.03 * (taken + kept))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.sizing.virtual_gpu.reduction_workspace import workspace
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from oomproof.sizing.virtual_gpu.operation_workspaces import sum_workspace as workspace
 
 # rows, columns, bytes that the allocator was asked for
 MEASURED = (

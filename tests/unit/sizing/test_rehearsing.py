@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from oomproof.cli.main import main
 from oomproof.sizing import rehearsing
-from oomproof.sizing.rehearsing import Batch, Looks, OutOfMemory, PhasePeak, Rehearsal
-from oomproof.sizing.screens import rehearsal_report as report
+from oomproof.sizing.rehearsing import Looks, OutOfMemory, PhasePeak, Rehearsal
 from oomproof.sizing.verbs import rehearse as verb
+from oomproof.sizing.virtual_gpu.child_results import Batch
 from oomproof.sizing.virtual_gpu.largest_batches import largest_batch, largest_possible, padded, sample_size
 from oomproof.sizing.watched_child import Watched
 
@@ -98,14 +98,14 @@ def test_what_an_evaluation_keeps() -> None:
 def result(**changed: Any) -> dict[str, Any]:
     """As a child writes it: 10 GiB of a 24 GiB card, whose evaluation keeps its outputs."""
     value: dict[str, Any] = {
-        "reason": "done", "refused": None, "error": "", "memory_error": False, "phase": "train", "steps": 5,
+        "reason": "done", "error": "", "memory_error": False, "phase": "train", "steps": 5,
         "entered": {"load": 1, "train": 3, "eval": 2}, "host": {"load": GIB, "train": 2 * GIB, "eval": 2 * GIB},
         "cards": {"load": {"0": [GIB, GIB]}, "train": {"0": [8 * GIB, 9 * GIB]}, "eval": {"0": [5 * GIB, 9 * GIB]}},
-        "card_facts": [{"index": 0, "name": "card", "uuid": "", "free": 13 * GIB, "total": 24 * GIB, "reserved": 9 * GIB}],
+        "card_facts": [{"index": 0, "free": 13 * GIB, "total": 24 * GIB, "reserved": 9 * GIB}],
         "evaluations": 2, "kept": 0, "across": 0, "saves": 0, "saved": 0, "generations": 0, "tokens_left": 0,
         "batches": [{"looked": 100, "of": 100, "usual": 50, "largest": 200, "how": "the largest of 4 batches that the loader makes",
                      "shapes": ["int64 [8, 400]"], "training": True}],
-        "notes": [], "ooms": [], "torch": "2.11", "seconds": 10.0,
+        "notes": [], "ooms": [],
     }  # fmt: skip
     return {**value, **changed}
 
@@ -164,9 +164,9 @@ def test_what_was_left_out_of_an_evaluation_is_added(tmp_path: Path) -> None:
     ("changed", "others", "phase", "status"),
     [
         ({"memory_error": True, "error": "OutOfMemoryError: CUDA out of memory", "ooms": [
-            {"phase": "eval", "card": 0, "requested": 2 * GIB, "free": MIB, "steps": 3}]}, {}, "eval", 69),
+            {"phase": "eval", "requested": 2 * GIB, "free": MIB}]}, {}, "eval", 69),
         ({"memory_error": True, "error": "OutOfMemoryError: CUDA out of memory", "ooms": [
-            {"phase": "eval", "card": 0, "requested": 2 * GIB, "free": MIB, "steps": 3}]}, {"0": 8 * GIB}, "eval", 75),
+            {"phase": "eval", "requested": 2 * GIB, "free": MIB}]}, {"0": 8 * GIB}, "eval", 75),
         ({"memory_error": True, "error": "MemoryError: ", "phase": "load", "steps": 0}, {}, "load", 69),
     ],
 )  # fmt: skip
@@ -176,11 +176,11 @@ def test_out_of_memory_names_the_phase(
     value = rehearsed(tmp_path, 1, others, **changed)
     assert value.out_of_memory is not None and value.out_of_memory.phase == phase
     assert verb.status_of(value, verb.fits_of(value)) == status
-    assert f"in {phase}" in report.out_of_memory_text(value)
+    assert f"in {phase}" in verb.out_of_memory_text(value)
 
 
 def test_a_share_of_the_card_that_was_full_is_told_as_one(tmp_path: Path) -> None:
-    oom = {"phase": "eval", "card": 0, "requested": 6 * GIB, "free": 102 * GIB, "steps": 3}
+    oom = {"phase": "eval", "requested": 6 * GIB, "free": 102 * GIB}
     value = rehearsed(tmp_path, 1, {}, memory_error=True, error="CUDA out of memory", ooms=[oom])
     assert value.out_of_memory is not None and "a limit of its own" in value.out_of_memory.text
 
@@ -192,7 +192,7 @@ def test_a_script_that_failed_later_keeps_its_status(tmp_path: Path) -> None:
 
 
 def test_an_error_that_was_caught_is_told(tmp_path: Path) -> None:
-    oom = {"phase": "train", "card": 0, "requested": GIB, "free": 0, "steps": 2}
+    oom = {"phase": "train", "requested": GIB, "free": 0}
     assert any("and caught it" in note for note in rehearsed(tmp_path, ooms=[oom]).notes)
 
 
@@ -212,13 +212,13 @@ WHOLE = Rehearsal(
         PhasePeak("load", True, GIB, GIB, GIB), PhasePeak("train", True, 18 * GIB, 2 * GIB, 16 * GIB), PhasePeak("eval", False),
         PhasePeak("generate", False), PhasePeak("save", True, 18 * GIB, 3 * GIB, 6 * GIB),
     ),
-    batches=(Batch(True, "the largest samples, which may meet: the loader draws at random", 12400, 12400, 310, 2048, ("int64 [8, 2048]",)),),
+    batches=(Batch(True, "the largest samples, which may meet: the loader draws at random", 12400, 12400, 310, 2048, ["int64 [8, 2048]"]),),
     steps=4, saves=1, seconds=41.0, card=0, card_total=24 * GIB,
 )  # fmt: skip
 
 
 def test_what_people_read() -> None:
-    text = "\n".join(report.lines_of(WHOLE, verb.fits_of(WHOLE)[1:], ["python", "train.py"], 100))
+    text = "\n".join(verb.lines_of(WHOLE, verb.fits_of(WHOLE)[1:], ["python", "train.py"], 100))
     assert "rehearsed in 41 s: 4 steps, 1 checkpoint" in text
     assert "int64 [8, 2048]: the largest samples, which may meet: the loader draws at random" in text
     assert "all 12,400 samples" in text and "6.6 times the usual one" in text
@@ -231,7 +231,7 @@ def test_no_more_is_asked_of_a_card_than_it_has() -> None:
     full = Rehearsal(
         phases=(PhasePeak("train", True, 23 * GIB, None, 22 * GIB),), card=0, card_total=int(23.5 * GIB)
     )
-    assert report.needs(full) == ["--gpu-need", "23.5G"]
+    assert verb.needs(full) == ["--gpu-need", "23.5G"]
 
 
 def test_which_phase_does_not_fit_is_said() -> None:
@@ -243,10 +243,10 @@ def test_which_phase_does_not_fit_is_said() -> None:
     )
     fits = verb.fits_of(large)[1:]
     assert (
-        report.short_text(large, fits)
+        verb.short_text(large, fits)
         == "eval does not fit: it needs 30.0 GiB of the card, 20.0 GiB of it for the batches that were left out"
     )
-    assert "let the evaluation's outputs go" in report.next_lines(large, fits, ["x"])[0]
+    assert "let the evaluation's outputs go" in verb.next_lines(large, fits, ["x"])[0]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_others_are_not(operation: object) -> None:
 
 def test_the_upper_end_has_room_for_it_until_it_was_measured(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(SCRIPT, tmp_path)
-    assert run.result["unfamiliar"] == {"aten.sort.default": 4} or run.result["unfamiliar"] == {
+    assert run.result.unfamiliar == {"aten.sort.default": 4} or run.result.unfamiliar == {
         "aten.sort.stable": 4
     }
     gpu = virtual_run.gpu_estimate(run)[0]
@@ -60,9 +60,9 @@ def test_the_upper_end_has_room_for_it_until_it_was_measured(tmp_path: Path) -> 
     notes = " ".join(virtual_run.widening_notes(run.result))
     assert f"high allows for {virtual_run.UNFAMILIAR}: sort" in notes
 
-    signature = next(each for each in run.result["signatures"] if "sort" in each["op"])
+    signature = next(each for each in run.result.signatures if "sort" in each["op"])
     card = CalibratedCard({}, {}, {signature_key(signature): {"extra": MIB, "later": [MIB, -1]}})
     measured = measured_workspaces.applied(run, card)
-    assert measured.result["unfamiliar"] == {}
+    assert measured.result.unfamiliar == {}
     assert virtual_run.replay(measured).more[virtual_run.UNFAMILIAR] == 0
     assert virtual_run.gpu_estimate(measured)[0].high < gpu.high - 50 * MIB

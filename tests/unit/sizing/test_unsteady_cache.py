@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.unsteady_cache import reserved_beside_others, usual
+from oomproof.sizing.log_variants import reserved_beside_others, usual
 
 MIB = 1 << 20
 

@@ -194,13 +194,13 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
 def test_what_was_marked_is_all_that_is_found(tmp_path: Path) -> None:
     run, printed = on_virtual_gpu(MARKED, tmp_path)
     assert "seen all" in printed
-    assert run.result["widened"] == {"nonzero": 2}, "those that were not known"
+    assert run.result.widened == {"nonzero": 2}, "those that were not known"
 
 
 def test_what_came_from_the_host_keeps_its_elements(tmp_path: Path) -> None:
     run, printed = on_virtual_gpu(KNOWN, tmp_path)
     assert "seen all" in printed
-    assert run.result["widened"] == {}
+    assert run.result.widened == {}
 
 
 def test_types_of_the_card_as_older_programs_call_them(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_check_of_numbers_passes(tmp_path: Path) -> None:
 def test_boxes_that_overlap_are_all_kept(tmp_path: Path) -> None:
     run, printed = on_virtual_gpu(BOXES, tmp_path)
     assert "seen all" in printed
-    assert run.result["widened"] == {"nms": 1}
+    assert run.result.widened == {"nms": 1}
 
 
 def test_an_answer_of_whisper_is_one_segment(tmp_path: Path) -> None:

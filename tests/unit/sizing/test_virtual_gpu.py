@@ -107,9 +107,9 @@ print("seen all")
 def test_what_a_script_sees(tmp_path: Path) -> None:
     run, output = on_virtual_gpu(LOOKS, tmp_path)
     assert "seen all" in output
-    assert run.result["notes"] == [], "one rank of one is the whole job"
-    assert run.result["widened"] == {"a boolean mask": 1, "nonzero": 1}
-    assert 8 << 30 <= run.result["peak"]["host"] < 9 << 30, "float32 on the host, by arithmetic"
+    assert run.result.notes == [], "one rank of one is the whole job"
+    assert run.result.widened == {"a boolean mask": 1, "nonzero": 1}
+    assert 8 << 30 <= run.result.peak["host"] < 9 << 30, "float32 on the host, by arithmetic"
     assert 4 << 30 <= virtual_run.replay(run).allocated < 5 << 30
 
 
@@ -141,9 +141,9 @@ def test_parts_of_a_training(tmp_path: Path) -> None:
     """Weights, gradients and AdamW's state by arithmetic; at the peak of the optimizer one more of each as a temporary."""
     weights = 4 * (1024 * 4096 * 2 + 4096 + 1024)
     run, _ = on_virtual_gpu(TRAINING, tmp_path)
-    assert run.result["steps"] == 3
-    assert run.result["phases"] == {"train": 6, "eval": 1}
-    assert run.result["saved"] == 4 * 1024 * 4096, (
+    assert run.result.steps == 3
+    assert run.result.phases == {"train": 6, "eval": 1}
+    assert run.result.saved == 4 * 1024 * 4096, (
         "counted, not written; its largest storage is on the host for a moment"
     )
     parts = virtual_run.replay(run).parts
@@ -152,8 +152,8 @@ def test_parts_of_a_training(tmp_path: Path) -> None:
     assert parts["optimizer state"] == 2 * weights
     assert weights <= parts["temporary"] < weights + MIB, "the square roots of the multi-tensor AdamW"
     assert parts["workspaces"] == 64 * MIB
-    assert run.result["peak_place"] == "optimizer step", "no file: the script came by -c"
-    assert run.result["peak"]["host"] < 2 * weights
+    assert run.result.peak_place == "optimizer step", "no file: the script came by -c"
+    assert run.result.peak["host"] < 2 * weights
 
 
 BY_HAND = """
@@ -170,10 +170,10 @@ for passed in range(1000):
 
 def test_a_loop_without_an_optimizer_is_seen_to_step(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(BY_HAND.replace("range(1000)", "range(6)"), tmp_path)
-    assert run.result["steps"] >= 3
+    assert run.result.steps >= 3
     estimate, _ = virtual_run.gpu_estimate(run, False)
     assert (estimate.parts["gradients"], estimate.parts["weights"]) == (4 * MIB, 6 * MIB)
-    assert run.result["frozen"] == [["1", 512, 1024, 4]], "what could be quantized"
+    assert run.result.frozen == [["1", 512, 1024, 4]], "what could be quantized"
 
 
 GATHERS = """
@@ -190,7 +190,7 @@ def test_gradients_that_are_gathered_for_long_do_not_hide_the_optimizers_state(t
     run, _ = on_virtual_gpu(GATHERS, tmp_path)
     estimate, _ = virtual_run.gpu_estimate(run, False)
     assert estimate.parts["optimizer state"] >= 8 * MIB and estimate.parts["gradients"] >= 4 * MIB
-    assert any("accumulated over more than" in note for note in run.result["notes"])
+    assert any("accumulated over more than" in note for note in run.result.notes)
 
 
 READS_BACK = """
@@ -214,7 +214,7 @@ assert torch.load("host.pt").tolist() == [0, 1, 2, 3, 4] and os.path.getsize("ho
 def test_a_script_reads_back_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run, _ = on_virtual_gpu(READS_BACK, tmp_path)
-    assert run.result["saved"] >= 64 * 64 * 4
+    assert run.result.saved >= 64 * 64 * 4
 
 
 FETCHES = """
@@ -241,7 +241,7 @@ while (batch := batches.get()) is not None:
 
 def test_a_thread_that_fetches_batches_onto_the_card(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(FETCHES, tmp_path)
-    assert run.result["steps"] >= 3 and virtual_run.gpu_estimate(run)[0].parts["weights"] == 4 * 256 * 257
+    assert run.result.steps >= 3 and virtual_run.gpu_estimate(run)[0].parts["weights"] == 4 * 256 * 257
 
 
 LOOKED_FOR = """
@@ -286,12 +286,12 @@ torch.save(model.state_dict(), "streamed.pt")
 def test_large_buffers_have_the_scripts_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run, _ = on_virtual_gpu(BUFFERS, tmp_path)
-    assert run.result["buffers"] == {
+    assert run.result.buffers == {
         "bank, array": 32 * MIB,
         "data.rows, tensor": 20 * MIB,
         "index, faiss.IndexFlat": 0,
     }
-    assert run.result["saved"] == 4 * MIB, "torch.save copies one storage at a time from the card"
+    assert run.result.saved == 4 * MIB, "torch.save copies one storage at a time from the card"
 
 
 LOADER = """
@@ -322,10 +322,10 @@ with torch.no_grad():
 
 def test_what_a_loader_holds_when_its_queue_is_full(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(LOADER, tmp_path)
-    (loader,) = run.result["loaders"]
-    assert (loader["workers"], loader["prefetch"], loader["batch"], loader["settled"]) == (2, 2, 16384, True)
-    assert loader["pinned"] == 16384
-    assert loader["copied"] == 64 * 4096 // 2, "a page for each sample that a worker looks at"
+    (loader,) = run.result.loaders
+    assert (loader.workers, loader.prefetch, loader.batch, loader.settled) == (2, 2, 16384, True)
+    assert loader.pinned == 16384
+    assert loader.copied == 64 * 4096 // 2, "a page for each sample that a worker looks at"
 
 
 def test_in_inference_mode_an_operation_has_the_parts_that_it_has_elsewhere(tmp_path: Path) -> None:
@@ -348,8 +348,8 @@ for step in range(4):
     )
     weights = [
         signature["args"][1]["shape"]
-        for signature in run.result["signatures"]
+        for signature in run.result.signatures
         if signature["op"] == "aten.convolution.default"
     ]
     assert [16, 3, 5, 5] in weights and [8, 3, 3, 3] in weights
-    assert not run.result["unfamiliar"]
+    assert not run.result.unfamiliar

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from oomproof.sizing import virtual_run
 from oomproof.sizing.virtual_gpu import virtual_start
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.sizing.virtual_run import VirtualRun
 
 MIB = 1 << 20
@@ -17,7 +18,7 @@ MIB = 1 << 20
 def a_run(events: list[tuple[int, int]], **result: object) -> VirtualRun:
     names = [name for name, _ in events if name > 0]
     births = bytes(result.pop("births", [0] * max(names)))  # type: ignore[arg-type,call-overload]
-    return VirtualRun({"kinds": {}, "phases": {}, "marks": [], **result}, events, births)
+    return VirtualRun(VirtualResult.from_json(result), events, births)
 
 
 def test_parts_are_those_at_the_peak() -> None:
@@ -83,18 +84,18 @@ def test_a_model_on_the_host_has_its_phases_in_ram() -> None:
 
 def test_small_blocks_stay_in_the_heap() -> None:
     """Of those without a name: malloc gives large ones back, and weights live on."""
-    run = VirtualRun({"kinds": {"1": "weights"}}, [], bytes(5), host_events=[
+    run = VirtualRun(VirtualResult(kinds={1: "weights"}), [], bytes(5), host_events=[
         (1, 20), (2, 10), (3, 100), (-3, 100), (4, 15), (-2, 10), (-4, 15), (5, 12), (-5, 12)])  # fmt: skip
     assert virtual_run.host_peak_of_small(run, 32) == 25
 
 
 def test_a_larger_block_finds_the_room_of_freed_small_ones_still_taken() -> None:
     activations = [(1, 20), (2, 30), (-1, 20), (-2, 30)]
-    run = VirtualRun({}, [], bytes(3), host_events=[*activations, (3, 100), (-3, 100)])
+    run = VirtualRun(VirtualResult(), [], bytes(3), host_events=[*activations, (3, 100), (-3, 100)])
     assert virtual_run.host_left_in_heap(run, 32) == 50, (
         "100 mapped beside 50 that malloc keeps, not 100 alone"
     )
-    together = VirtualRun({}, [], bytes(3), host_events=[(3, 100), *activations, (-3, 100)])
+    together = VirtualRun(VirtualResult(), [], bytes(3), host_events=[(3, 100), *activations, (-3, 100)])
     assert virtual_run.host_left_in_heap(together, 32) == 0, "they were counted already"
     assert virtual_run.host_left_in_heap(run, 16) == 0, "all are given back"
 
@@ -144,12 +145,13 @@ def test_a_search_that_nobody_measured_is_told() -> None:
 
 def test_two_threads_that_end_at_once_write_one_whole_result(tmp_path: Path) -> None:
     """The script and the alarm that ends it."""
-    result = {"kinds": {str(number): "weights" for number in range(20_000)}}
+    result = VirtualResult(kinds=dict.fromkeys(range(20_000), "weights"))
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(virtual_start._write, [str(tmp_path)] * 8, [result] * 8)
         )  # an error of theirs is one of ours
-    assert json.loads((tmp_path / f"{os.getpid()}.json").read_text())["kinds"] == result["kinds"]
+    written = json.loads((tmp_path / f"{os.getpid()}.json").read_text())
+    assert VirtualResult.from_json(written) == result
 
 
 def test_batches_of_many_shapes_leave_room_for_the_rest_of_the_epoch() -> None:

@@ -38,13 +38,13 @@ def point_of(sized: SizedScript, batch: int) -> Point:
         card_needs(run, sized.card) if run.events else {},
         sized.host,
         phases,
-        run.result.get("batch_facts", {}),
+        run.result.batch_facts,
         sized.sizing.notes,
         sized.sizing.peak,
-        max((loader.get("samples") or 0 for loader in run.result["loaders"]), default=0) or None,
+        max((loader.samples or 0 for loader in run.result.loaders), default=0) or None,
         Source(run, sized.card),
-        varies=any(loader.get("varies") for loader in run.result["loaders"]),
-        persistent=any(loader.get("persistent") for loader in run.result["loaders"]),
+        varies=any(loader.varies for loader in run.result.loaders),
+        persistent=any(loader.persistent for loader in run.result.loaders),
     )
 
 
@@ -126,7 +126,7 @@ def _need(run: VirtualRun, card: Card, expandable: bool) -> CardNeed:
 def after_evaluations(run: VirtualRun) -> VirtualRun:
     """As if cached memory were given back after each evaluation and generation (``run --release always``); the same run where there is
     none that training follows."""
-    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
+    marks = virtual_run.phase_starts(run)
     ends = [after[0] for before, after in pairwise(marks) if before[1] in _QUIET and after[1] not in _QUIET]
     if not ends:
         return run
@@ -134,4 +134,4 @@ def after_evaluations(run: VirtualRun) -> VirtualRun:
     for index in reversed(ends):
         events.insert(index, EMPTIED)
     moved = [(2 * (at + sum(end <= at for end in ends)), name) for at, name in marks]
-    return replace(run, events=events, result={**run.result, "marks": moved})
+    return replace(run, events=events, result=replace(run.result, marks=moved))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from oomproof.records import dataclass
 from oomproof.sizing.card_constants import Card
 from oomproof.sizing.estimate import Estimate
 from oomproof.sizing.host_figures import HostFigures
 from oomproof.sizing.quantized_weights import KINDS
+from oomproof.sizing.virtual_gpu.child_results import BatchFacts
 from oomproof.sizing.virtual_run import VirtualRun
 
 NATIVE, EXPANDABLE, RELEASED = "native", "expandable", "released"  # how the allocator keeps what is freed
@@ -40,7 +40,7 @@ class Point:
     card: Mapping[str, CardNeed]
     host: HostFigures
     phases: Mapping[str, int]  # those reached, bytes of the card, or of RAM where the script uses none
-    facts: Mapping[str, Any]  # of batch_facts.py
+    facts: BatchFacts
     notes: tuple[str, ...] = ()
     peak: str = ""
     samples: int | None = None  # of the data set, where its length is known
@@ -138,7 +138,7 @@ def split_notes(points: Sequence[Point], batch: int, effective: int) -> Iterator
         return
     # the others have the facts of a run with another batch
     points = [point for point in points if not point.scaled]
-    if norms := max((int(point.facts.get("norms", 0)) for point in points), default=0):
+    if norms := max((point.facts.norms for point in points), default=0):
         yield norms_note(norms, batch, effective)
     if _is_contrastive(points):
         yield comparing_note(batch, effective)
@@ -164,15 +164,12 @@ def comparing_note(batch: int, effective: int) -> str:
 def _is_contrastive(points: Sequence[Point]) -> bool:
     """A product as large as the batch in both directions, at two sizes of it: not a layer that happens to have that size."""
     sizes = {point.batch for point in points if point.batch > 1}
-    return len(sizes) > 1 and all(
-        point.batch in point.facts.get("squares", ()) for point in points if point.batch > 1
-    )
+    return len(sizes) > 1 and all(point.batch in point.facts.squares for point in points if point.batch > 1)
 
 
 def _is_token_mean(points: Sequence[Point]) -> bool:
     """Rows of the loss are several times the batch."""
     sizes = [point for point in points if point.batch]
     return bool(sizes) and all(
-        any(rows > point.batch and rows % point.batch == 0 for rows in point.facts.get("rows", ()))
-        for point in sizes
+        any(rows > point.batch and rows % point.batch == 0 for rows in point.facts.rows) for point in sizes
     )

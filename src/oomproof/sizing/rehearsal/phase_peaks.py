@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..virtual_gpu.child_results import CardFacts
+
 LOAD, TRAIN, EVAL, GENERATE, SAVE = "load", "train", "eval", "generate", "save"
 _RECORD = 32  # bytes of the file in which the process that watches us finds the phase
 
@@ -98,24 +100,11 @@ def cards() -> list[int]:
     ]
 
 
-def card_facts() -> list[dict[str, Any]]:
-    """How full each card is now, and how much of that is PyTorch's."""
+def card_facts() -> list[CardFacts]:
     facts = []
     for card in cards():
         free, total = torch.cuda.mem_get_info(card)
-        reserved = int(torch.cuda.memory_reserved(card))
-        properties = torch.cuda.get_device_properties(card)
-        uuid = str(getattr(properties, "uuid", ""))
-        facts.append(
-            {
-                "index": card,
-                "name": properties.name,
-                "uuid": uuid,
-                "free": free,
-                "total": total,
-                "reserved": reserved,
-            }
-        )
+        facts.append(CardFacts(card, free, total, int(torch.cuda.memory_reserved(card))))
     return facts
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import threading
 import time
 from typing import Any
 
+from ..virtual_gpu.child_results import Batch, RehearsalResult, write
 from ..virtual_gpu.virtual_start import end_here, follow_script, tell_main
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
@@ -61,12 +61,8 @@ def _is_memory(kind: Any, error: Any) -> bool:
 def _install(folder: str) -> None:
     ranks = os.environ.get("WORLD_SIZE", "")
     if ranks.isdigit() and int(ranks) > 1:
-        _write(
-            folder,
-            {
-                "refused": f"the command starts {ranks} ranks; rehearse one of them: torchrun --nproc-per-node 1"
-            },
-        )
+        why = f"the command starts {ranks} ranks; rehearse one of them: torchrun --nproc-per-node 1"
+        write(folder, RehearsalResult(refused=why))
         os._exit(0)
     from .phase_peaks import PhasePeaks
     from .rehearsed_loop import RehearsedLoop
@@ -100,37 +96,52 @@ def _alarm(folder: str, limit: float) -> None:
 
 def _at_exit(folder: str) -> None:
     if _own.get("pid") == os.getpid():
-        _write(folder, _result("failed" if _own["error"] else "script ended"))
+        write(folder, _result("failed" if _own["error"] else "script ended"))
 
 
 def _finish(folder: str, reason: str) -> None:
     """Ends this process here and now: what the script would do at its end is not rehearsed."""
     if _own.get("pid") != os.getpid():
         return
-    _write(folder, _result(reason))
+    write(folder, _result(reason))
     end_here()
 
 
-def _result(reason: str) -> dict[str, Any]:
+def _result(reason: str) -> RehearsalResult:
     import torch
 
+    from ..virtual_gpu.loader_flow import with_own
     from .phase_peaks import card_facts
 
-    peaks, loop = _own["peaks"], _own["loop"]
+    peaks, loop, batches = _own["peaks"], _own["loop"], _own["batches"]
     peaks.note()
-    return {
-        "reason": reason, "refused": None, "error": _own["error"], "memory_error": bool(_own.get("memory_error")), "phase": peaks.now,
-        "steps": loop.steps, "step_seconds": loop.step_seconds, "entered": peaks.entered, "host": peaks.host,
-        "cards": {phase: {str(card): sizes for card, sizes in by_card.items()} for phase, by_card in peaks.cards.items()},
-        "card_facts": card_facts(), "evaluations": len(loop.evaluations) + loop.early, "kept": loop.kept, "across": loop.across,
-        "saves": loop.saves, "saved": loop.saved, "generations": loop.generations, "tokens_left": loop.tokens_left,
-        "loaders": _own["batches"].loaders_as_json(), "batches": [worst.as_json() for worst in _own["batches"].worst.values()], "notes": loop.notes, "ooms": loop.ooms,
-        "torch": torch.__version__, "no_card": torch.version.cuda is not None and not torch.cuda.is_available(), "seconds": round(time.monotonic() - _own["started"], 1),
-    }  # fmt: skip
-
-
-def _write(folder: str, result: dict[str, Any]) -> None:
-    path = os.path.join(folder, str(os.getpid()))
-    with open(path + ".tmp", "w") as text:
-        json.dump(result, text)
-    os.replace(path + ".tmp", path + ".json")
+    return RehearsalResult(
+        reason=reason,
+        error=_own["error"],
+        memory_error=bool(_own.get("memory_error")),
+        phase=peaks.now,
+        steps=loop.steps,
+        step_seconds=loop.step_seconds,
+        entered=peaks.entered,
+        host=peaks.host,
+        cards={
+            phase: {str(card): sizes for card, sizes in by_card.items()}
+            for phase, by_card in peaks.cards.items()
+        },
+        card_facts=card_facts(),
+        evaluations=len(loop.evaluations) + loop.early,
+        generations=loop.generations,
+        tokens_left=loop.tokens_left,
+        kept=loop.kept,
+        across=loop.across,
+        saves=loop.saves,
+        saved=loop.saved,
+        loaders={phase: with_own(loaders) for phase, loaders in batches.loaders.items()},
+        batches=[
+            Batch(found.training, found.how, found.looked, found.of, found.usual, found.largest, found.shapes)
+            for found in batches.worst.values()
+        ],
+        ooms=loop.ooms,
+        no_card=torch.version.cuda is not None and not torch.cuda.is_available(),
+        notes=loop.notes,
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..virtual_gpu.child_results import OutOfCard
 from ..virtual_gpu.nested_tensors import tensors
 from ..virtual_gpu.step_limits import STEPS
 from ..virtual_gpu.training_flow import OptimizerRounds
@@ -47,7 +48,7 @@ class RehearsedLoop:
         self.generations = 0
         self.tokens_left = 0  # of a generation that was cut short
         self.notes: list[str] = []
-        self.ooms: list[dict[str, Any]] = []
+        self.ooms: list[OutOfCard] = []
         self.wants_save = False  # a trainer that saves
         self.batches_differ = False  # in size, of the training's loader
         self._reserved = self._grown_at = 0  # most of the card, and the step at which it came to that
@@ -280,9 +281,7 @@ class RehearsedLoop:
         return ours
 
     def _out_of_memory(self, card: int, requested: int, total: int, free: int) -> None:
-        self.ooms.append(
-            {"phase": self.peaks.now, "card": card, "requested": requested, "free": free, "steps": self.steps}
-        )
+        self.ooms.append(OutOfCard(self.peaks.now, requested, free))
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import _utils, dataloader
 
 from ..virtual_gpu import worker_peaks
+from ..virtual_gpu.child_results import Loader
 from ..virtual_gpu.largest_batches import Largest, has_numbers, made, sample_size, search, shapes
-from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow, queued_bytes, with_own
+from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow, fullest
 from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, TRAIN
 
@@ -34,7 +35,7 @@ class WorstBatches(LoaderFlow):
         super().__init__(loop)
         self.loop = loop
         self.worst: dict[int, Largest] = {}
-        self.loaders: dict[str, list[dict[str, Any]]] = {}  # phase → those alive when their batches took most
+        self.loaders: dict[str, list[Loader]] = {}  # phase → those alive when their batches took most
         self.patience = loop.limit * _FILL_SHARE
         self._datasets: list[Any] = []  # kept, so that a number stays one dataset's
 
@@ -117,12 +118,7 @@ class WorstBatches(LoaderFlow):
                 self.pinning.add(id(iterator._dataset))
             self._see_workers(iterator, batch)
             phase = self.loop.peaks.now
-            now = [other.__dict__["_virtual_loader"] for other in self.alive]
-            if queued_bytes(now) >= queued_bytes(self.loaders.get(phase, [])):
-                self.loaders[phase] = [dict(loader) for loader in now]
-
-    def loaders_as_json(self) -> dict[str, list[dict[str, Any]]]:
-        return {phase: with_own(loaders) for phase, loaders in self.loaders.items()}
+            self.loaders[phase] = fullest(self.loaders.get(phase, []), self._now())
 
     # --- the largest batch ------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from oomproof.printable import tell
 from oomproof.sizing import calibrated_card, calibration
 from oomproof.sizing.calibrated_card import CalibratedCard, mib
 from oomproof.sizing.calibration import common_operations
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.units import format_size, parse_duration
 
 DEFAULT_TIME = "100s"
@@ -97,8 +98,8 @@ def _signatures_of(command: Sequence[str]) -> list[Mapping[str, Any]]:
     tell("running the command on a virtual GPU first, to see its operations…")
     met: list[Mapping[str, Any]] = []
 
-    def note(result: Mapping[str, Any]) -> None:
-        met.extend(result.get("signatures", []))
+    def note(result: VirtualResult) -> None:
+        met.extend(result.signatures)
 
     sized = size_command(
         list(command),

@@ -20,11 +20,13 @@ from typing import Any
 
 from oomproof.cli.command_parser import count
 from oomproof.errors import NOT_NOW, USAGE, OomproofError
-from oomproof.printable import terminal_columns
+from oomproof.printable import one_line, terminal_columns
 from oomproof.records import asdict, replace
+from oomproof.reports.table_text import folded, table
 from oomproof.sizing.data import file_formats
-from oomproof.sizing.data.load_cost import LoadCost, call, plural
-from oomproof.units import format_size
+from oomproof.sizing.data.load_cost import AT_LEAST, LoadCost, Part, call, plural
+from oomproof.sizing.data.load_proof import Proof
+from oomproof.units import format_duration, format_size
 
 _MAPPED = 'mmap_mode="r"'
 
@@ -101,7 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     """Each file by itself: one that cannot be read does not hide the others. The status is that of the first problem."""
-    from oomproof.sizing.screens.data_report import block
 
     if arguments.python and not arguments.prove:
         raise OomproofError("--python goes with --prove", "oomproof data inspect --prove FILE", USAGE)
@@ -243,3 +244,77 @@ def _left_out(path: str, names: tuple[str, ...]) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+# What `oomproof data inspect` prints: a short block for each file.
+
+_SHOWN_PARTS = 6  # the largest; all are in --json
+_MARGIN = 11
+
+
+def block(path: str, cost: LoadCost, available: int | None, proof: Proof | None, width: int) -> str:
+    lines = [one_line(f"{path}: {cost.format}, {cost.contents}, {format_size(cost.disk)} on disk")]
+    lines += _row("memory", _memory(cost), width)
+    if proof is not None:
+        lines += _row("measured", _measured(cost, proof), width)
+    if available is not None and cost.peak is not None and not cost.mapped and cost.peak > available:
+        lines += _row("too large", f"only {format_size(available)} of memory are available now", width)
+    lines += _parts(cost.parts, width)
+    for note in cost.notes:
+        lines += _row("note", note, width)
+    for number, line in enumerate(cost.cheaper):
+        # code and commands are not folded: they are there to be copied
+        lines.append(one_line(("" if number else "cheaper").rjust(_MARGIN - 2) + "  " + line))
+    return "\n".join(lines)
+
+
+def _row(head: str, text: str, width: int) -> list[str]:
+    return folded(head.rjust(_MARGIN - 2) + "  ", text, width)
+
+
+def _memory(cost: LoadCost) -> str:
+    if cost.mapped:
+        return (
+            f"{format_size(cost.kept)} once every page is touched, as pages of the file, which the kernel can take back: "
+            f"{cost.usual} ({cost.basis})"
+        )
+    if cost.basis == AT_LEAST:
+        return f"at least {format_size(cost.kept)}: {cost.usual}"
+    return f"peak {format_size(cost.peak)}, kept {format_size(cost.kept)}: {cost.usual} ({cost.basis})"
+
+
+def _measured(cost: LoadCost, proof: Proof) -> str:
+    seconds = format_duration(proof.seconds)
+    if cost.mapped:
+        return f"{format_size(proof.mapped)} of pages of the file and {format_size(proof.peak)} of its own, in {seconds}"
+    told = f"peak {format_size(proof.peak)}, kept {format_size(proof.kept)}, in {seconds}"
+    return f"{told}: {proof.peak / cost.peak:.0%} of the predicted peak" if cost.peak else told
+
+
+def _parts(parts: tuple[Part, ...], width: int) -> list[str]:
+    """The largest, in the order of the file."""
+    if len(parts) == 1 and not parts[0].name:
+        return _row("array", f"{_shape(parts[0])} {parts[0].type}", width)
+    sizes = sorted((part.bytes or 0 for part in parts), reverse=True)
+    least = sizes[_SHOWN_PARTS - 1] if len(parts) > _SHOWN_PARTS else -1
+    shown = [part for part in parts if (part.bytes or 0) >= least][:_SHOWN_PARTS]
+    rows = [
+        [
+            part.name or "(no name)",
+            part.type,
+            _shape(part),
+            "?" if part.bytes is None else format_size(part.bytes),
+        ]
+        for part in shown
+    ]
+    lines = [
+        " " * _MARGIN + line
+        for line in (table(rows, width - _MARGIN, shrink={0: 12, 1: 8}, right=(3,)) if rows else [])
+    ]
+    if len(parts) > len(shown):
+        lines.append(" " * _MARGIN + f"and {len(parts) - len(shown)} smaller")
+    return lines
+
+
+def _shape(part: Part) -> str:
+    return "" if part.shape is None else "×".join(map(str, part.shape)) or "a single value"

@@ -26,8 +26,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from oomproof.cli.command_knobs import knobs_of
 from oomproof.cli.command_parser import count
@@ -48,6 +47,7 @@ from oomproof.sizing.planning.fit_tiers import Capacity, Confirmation, confirmat
 from oomproof.sizing.planning.step_times import paces_of, usual_batch
 from oomproof.sizing.screens import fit_screen
 from oomproof.sizing.verbs.size import places_here
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.units import format_size, parse_duration, parse_size
 
 NO_CARD = "none"
@@ -314,7 +314,7 @@ class _VirtualRuns:
         tell_line(f"{plan}: {', '.join(figures)} (virtual run, {time.monotonic() - begun:.0f} s)")
         return sized
 
-    def _card_of(self, result: Mapping[str, Any]) -> CalibratedCard | None:
+    def _card_of(self, result: VirtualResult) -> CalibratedCard | None:
         """As it was measured before; what is missing is measured once, at the end, for the plan that matters."""
         if self.calibrated is None and self.may_measure:
             self.calibrated = card_lookup.kept(result)
@@ -331,7 +331,7 @@ class _VirtualRuns:
             return False
         plan, sized = known[-1]
         assert sized.seen is not None
-        signatures = list(sized.seen.result.get("signatures", []))
+        signatures = sized.seen.result.signatures
         if not sized.seen.events or (self.calibrated is not None and not self.calibrated.missing(signatures)):
             return False
         python = sizing_cache.python_of(self.template.command(plan.as_dict())[0])

@@ -6,8 +6,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from oomproof.errors import USAGE
 from oomproof.printable import show_line, tell, terminal_columns
@@ -16,6 +15,7 @@ from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, fit
 from oomproof.sizing.screens import size_report as report
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
 from oomproof.units import format_duration, parse_duration, parse_size
 
 DEFAULT_TIME = "60s"
@@ -70,7 +70,7 @@ def run(
 
 def _card_of(
     asked: str | None, calibrated: CalibratedCard | None, program: str
-) -> Callable[[Mapping[str, Any]], CalibratedCard | None]:
+) -> Callable[[VirtualResult], CalibratedCard | None]:
     if asked is not None:
         return lambda result: calibrated
     return card_lookup.measured(sizing_cache.python_of(program), tell)

@@ -96,12 +96,6 @@ class Largest:
         self.shapes: list[str] = []
         self.training = False
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "looked": self.looked, "of": self.of, "usual": self.usual, "largest": self.largest, "how": self.how,
-            "shapes": self.shapes, "training": self.training,
-        }  # fmt: skip
-
 
 def has_numbers(iterator: Any) -> bool:
     dataset = iterator._dataset

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import RandomSampler, SequentialSampler, dataloader
 
 from . import worker_peaks
+from .child_results import Epoch, Loader
 from .largest_batches import larger_batch, sample_size, shapes
 from .nested_tensors import tensors
 from .step_limits import DRAWN, FIXED, SEEDED, STEPS, WHOLE_EPOCH
@@ -62,8 +64,8 @@ class ManyShapes:
         flow.wanted = flow.steps + 1
         return True
 
-    def as_json(self) -> dict[str, Any]:
-        return {"batches": self.batches, "seen": self.seen, "order": self.order} if self.followed else {}
+    def followed_epoch(self) -> Epoch | None:
+        return Epoch(self.batches, self.seen, self.order) if self.followed else None
 
 
 def order_of(batches: Any) -> str:
@@ -90,7 +92,7 @@ class LoaderFlow:
         self.pinning: set[int] = set()
         # iterators: each has processes and a queue of its own
         self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
+        self.most: list[Loader] = []  # the loaders of the moment at which their batches took most
         self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
         self.patience = flow.limit  # seconds, for all of them
         self.many = ManyShapes(flow)
@@ -213,11 +215,8 @@ class LoaderFlow:
         if iterator._num_workers and dataset not in self.settled:
             self.settled[dataset] = False  # the time may be over before they are
             self._note(iterator, sizes)
-            self.settled[dataset] = iterator.__dict__["_virtual_loader"]["settled"] = self._settle(iterator)
+            self.settled[dataset] = iterator.__dict__["_virtual_loader"].settled = self._settle(iterator)
         self._note(iterator, sizes)
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return with_own(self.most)
 
     def unfed_workers(self) -> int:
         return sum(iterator._num_workers for iterator in self.unfed)
@@ -226,24 +225,29 @@ class LoaderFlow:
         dataset = iterator._dataset
         known = iterator.__dict__.get("_virtual_loader")
         if known is None:
-            known = iterator.__dict__["_virtual_loader"] = {
-                "workers": iterator._num_workers, "prefetch": _prefetch(iterator), "batch": 0,
-                "pinned": 0, "copied": _copied(iterator), "settled": self.settled.get(id(dataset), True),
-                "samples": _length(dataset), "persistent": bool(getattr(iterator, "_persistent_workers", False)),
-                "varies": False, "method": _method_of(iterator),
-                "pids": [worker.pid for worker in getattr(iterator, "_workers", ()) if getattr(worker, "pid", None)],
-            }  # fmt: skip
+            workers = getattr(iterator, "_workers", ())
+            known = iterator.__dict__["_virtual_loader"] = Loader(
+                iterator._num_workers,
+                _prefetch(iterator),
+                method=_method_of(iterator) or "fork",
+                copied=_copied(iterator),
+                settled=self.settled.get(id(dataset), True),
+                samples=_length(dataset),
+                persistent=bool(getattr(iterator, "_persistent_workers", False)),
+                pids=[worker.pid for worker in workers if getattr(worker, "pid", None)],
+            )
             self.alive.add(iterator)
-        known["batch"] = max(known["batch"], sum(sizes))
+        known.batch = max(known.batch, sum(sizes))
         if id(dataset) in self.pinning:  # each tensor in a block of a power of two
-            known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
-        now = [other.__dict__["_virtual_loader"] for other in self.alive]
-        if queued_bytes(now) >= queued_bytes(self.most):
-            self.most = [dict(loader) for loader in now]
+            known.pinned = max(known.pinned, sum(1 << max(0, size - 1).bit_length() for size in sizes))
+        self.most = fullest(self.most, self._now())
         # found late, and often no larger than the largest that came by chance
         if self.larger.get(id(dataset)) is not None:
             for loader in self.most:
-                loader["varies"] = True
+                loader.varies = True
+
+    def _now(self) -> list[Loader]:
+        return [other.__dict__["_virtual_loader"] for other in self.alive]
 
     def _settle(self, iterator: Any) -> bool:
         """Waits until every worker has made the batches it was asked for: then the queue is full, and each has held what it ever
@@ -265,8 +269,7 @@ class LoaderFlow:
 
     def _see_shared(self) -> None:
         """Now, while as many batches wait as ever will. Later there is one more for a moment, where what we do between two batches takes long."""
-        queued = queued_bytes([other.__dict__["_virtual_loader"] for other in self.alive])
-        beside = _shared_memory() - self.shared_before - round(queued)
+        beside = _shared_memory() - self.shared_before - round(_queued_bytes(self._now()))
         self.shared_beside = max(0, beside, self.shared_beside or 0)
 
 
@@ -279,10 +282,10 @@ def _shared_memory() -> int:
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
-def with_own(loaders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_own(loaders: list[Loader]) -> list[Loader]:
     """With what each worker says that it held itself at most."""
     folder = os.environ.get("OOMPROOF_SIZE", "")
-    return [{**loader, "own": worker_peaks.told(folder, loader["pids"])} for loader in loaders]
+    return [replace(loader, own=worker_peaks.told(folder, loader.pids)) for loader in loaders]
 
 
 def _made(iterator: Any) -> int:
@@ -328,8 +331,13 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def queued_bytes(loaders: list[dict[str, Any]]) -> float:
-    return float(sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders))
+def fullest(before: list[Loader], now: list[Loader]) -> list[Loader]:
+    """Whichever have more in their queues; copies of those of now."""
+    return [replace(loader) for loader in now] if _queued_bytes(now) >= _queued_bytes(before) else before
+
+
+def _queued_bytes(loaders: list[Loader]) -> float:
+    return sum((loader.workers * loader.prefetch + 1) * loader.batch for loader in loaders)
 
 
 def _copied(iterator: Any) -> int:

@@ -2,12 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from . import reduction_workspace
+# What a sum over many rows takes for its partial results: torch's own launch arithmetic (ATen/native/cuda/Reduce.cuh).
+#
+# Checked on an H200 against traces of the allocator: the gradients of biases, of 192 to 4096 columns and 3,200 to 352,800 rows.
+
+_MOST_THREADS = 512  # of a block, for elements of 4 bytes
+_WARP = 32
+_FEWEST_VALUES, _MOST_VALUES = 16, 256  # a thread adds up
+PROCESSORS, THREADS = 132, 2048  # of an H100 or H200, and of each of its processors
+
+
+def sum_workspace(
+    shape: Sequence[int], strides: Sequence[int], reduced: Collection[int], processors: int = PROCESSORS
+) -> int:
+    """Bytes for partial sums in float32; 0 where each block sums up its own. ``reduced``: the dimensions that go."""
+    rows = _joined(shape, strides, [dim for dim in range(len(shape)) if dim in reduced])
+    columns = _joined(shape, strides, [dim for dim in range(len(shape)) if dim not in reduced])
+    inputs, outputs = _size_of(rows), _size_of(columns)
+    if not inputs or not outputs or not rows:
+        return 0
+    along_rows = not columns or rows[0][1] < columns[0][1]
+    vector = 1
+    if not along_rows and columns[0][1] == 1:
+        vector = _vector(columns[0][0], [stride for _, stride in (*rows, *columns[1:])])
+    elif along_rows and rows[0][1] == 1 and inputs > 128 and len(rows) + len(columns) == 1:
+        inputs_a_lane = inputs // 4
+        return _partials(inputs, 1, inputs_a_lane, 1, True, 1, processors)
+    first, second = (inputs, outputs) if along_rows else (outputs // vector, inputs)
+    return _partials(inputs, outputs, first, second, along_rows, vector, processors)
+
+
+def _partials(
+    inputs: int, outputs: int, first: int, second: int, along_rows: bool, vector: int, processors: int
+) -> int:
+    threads = _MOST_THREADS // vector
+    first, second = _power(first, threads), _power(second, threads)
+    width = min(first, _WARP)
+    height = min(second, threads // width)
+    width = min(first, threads // height)
+    values = -(-inputs // width) if along_rows else inputs
+    blocks = outputs if along_rows else -(-outputs // (width * vector))
+    if values < min(height * 16, _MOST_VALUES):
+        return 0  # no splitting of a column, so none over blocks
+    values = -(-values // height)
+    at_once = processors * (THREADS // (width * height))
+    if values < _MOST_VALUES or blocks > at_once:
+        return 0
+    parts = max(
+        min(-(-at_once // blocks), -(-values // _FEWEST_VALUES)),
+        -(-values // _MOST_VALUES),
+    )
+    if parts <= 1:
+        return 0
+    return 4 * outputs * parts * (1 if along_rows else width * vector)
+
+
+def _joined(shape: Sequence[int], strides: Sequence[int], dims: list[int]) -> list[list[int]]:
+    """Sizes and strides, the fastest first; dimensions that follow each other in memory are one."""
+    joined: list[list[int]] = []
+    for dim in sorted(dims, key=lambda dim: strides[dim]):
+        if shape[dim] == 1:
+            continue
+        if joined and joined[-1][0] * joined[-1][1] == strides[dim]:
+            joined[-1][0] *= shape[dim]
+        else:
+            joined.append([shape[dim], strides[dim]])
+    return joined
+
+
+def _size_of(dims: list[list[int]]) -> int:
+    product = 1
+    for size, _ in dims:
+        product *= size
+    return product
+
+
+def _vector(columns: int, strides: list[int]) -> int:
+    vector = 4
+    for number in (columns, *strides):
+        while number % vector:
+            vector //= 2
+    return vector
+
+
+def _power(number: int, most: int) -> int:
+    """The largest power of two that is neither above it nor above ``most``."""
+    return int(min(most, 1 << (max(1, number).bit_length() - 1)))
+
 
 # TensorTopK.cu
 _THREADS = 256
@@ -25,7 +111,7 @@ def top_of_rows(tensor: Any, dim: int) -> int:
     rows = int(tensor.numel()) // max(1, length)
     if not rows or length < next(shortest for most, shortest in _SHARED if rows <= most):
         return int(copied)
-    at_once = reduction_workspace.PROCESSORS * _BLOCKS_AT_ONCE * _THREADS
+    at_once = PROCESSORS * _BLOCKS_AT_ONCE * _THREADS
     each = max(_LEAST_EACH, min(_MOST_EACH, -(-tensor.numel() // at_once)))
     blocks = rows * -(-length // (each * _THREADS))
     return int(copied + blocks * (2 * _DIGITS + 8) + rows * (4 * _DIGITS + 20))
@@ -145,7 +231,7 @@ def _partial_sums(weight: Any) -> int:
     up to five times off; it is a few MiB, but decides whether a cached block is large enough."""
     rows, columns = int(weight.shape[0]), int(weight.shape[1:].numel())
     tiles = -(-rows // 128) * -(-columns // 256)
-    return int(weight.numel() * 4 * min(20, max(1, reduction_workspace.PROCESSORS // tiles)))
+    return int(weight.numel() * 4 * min(20, max(1, PROCESSORS // tiles)))
 
 
 def _last(image: Any) -> bool:
@@ -159,7 +245,7 @@ def _sum_of_rows(tensor: Any, dims: Any) -> int:
     if not tensor.dim():
         return 0
     reduced = {dim % tensor.dim() for dim in dims} if dims else set(range(tensor.dim()))
-    return reduction_workspace.workspace(tensor.shape, tensor.stride(), reduced)
+    return sum_workspace(tensor.shape, tensor.stride(), reduced)
 
 
 def _in_another_type(tensor: Any, out: Any) -> int:

@@ -23,10 +23,6 @@ class OwnMemory:
     def note(self) -> None:
         self.since = max(self.since, resident())
 
-    def as_json(self) -> dict[str, int]:
-        self.note()
-        return {"before": self.before, "since": self.since}
-
 
 def resident() -> int:
     """Anonymous memory of this process, in bytes."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .child_results import CutGeneration
 from .counted_checkpoints import CountedCheckpoints
 from .nested_tensors import fakes
 from .step_limits import PATIENCE, STEPS
@@ -69,7 +70,7 @@ class Flow:
         self.token_cuts: list[int] = []  # events before each token of the generation under way
         self.tokens_left = 1
         self.left_out = 0  # tokens of the generation that has just ended
-        self.generations: list[dict[str, Any]] = []
+        self.generations: list[CutGeneration] = []
         self.saves = CountedCheckpoints(tell)
         self.memory = OwnMemory()
         self.generates = False  # whether a model could
@@ -366,7 +367,7 @@ def end_generation(module: Any, flow: Flow) -> None:
         if flow.tokens_left > 0 and len(flow.token_cuts) <= TOKENS:
             return unfinished(self, *args, **kwargs)
         if flow.tokens_left > 0:
-            flow.generations.append({"cuts": flow.token_cuts[-4:], "left": flow.tokens_left})
+            flow.generations.append(CutGeneration(flow.token_cuts[-4:], flow.tokens_left))
             flow.left_out = flow.tokens_left
         flow.token_cuts, flow.tokens_left = [], 1
         return False

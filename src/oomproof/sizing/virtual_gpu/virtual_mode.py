@@ -15,10 +15,9 @@ from . import cuda_kernels
 from .known_elements import KnownElements
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
-from .set_elements import SetElements
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
 from .unfamiliar_operations import is_familiar, possible
-from .uniform_tensors import UniformTensors
+from .uniform_tensors import SetElements, UniformTensors
 
 _MANY = 16  # samples, from which on one pixel's filters go to oneDNN with one thread too
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -137,9 +136,6 @@ class BatchFacts:
     def see_module(self, module: Any) -> None:
         kind = torch.nn.modules.batchnorm._BatchNorm
         self.norms += sum(part.training for part in module.modules() if isinstance(part, kind))
-
-    def as_json(self) -> dict[str, Any]:
-        return {"norms": self.norms, "rows": sorted(self.rows), "squares": sorted(self.squares)}
 
 
 CARD = torch.device("cuda", 0)

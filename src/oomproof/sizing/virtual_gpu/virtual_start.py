@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import json
 import os
 import re
 import sys
 import threading
 import time
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import ranks
 from .step_limits import COMPILED, MAIN, PATIENCE, STEPS
 from .storage_log import resident
+
+if TYPE_CHECKING:
+    from .child_results import VirtualResult
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
@@ -219,9 +221,10 @@ def install(folder: str) -> None:
         before = resident()
         _install(folder)
     except Exception as error:  # a torch with other insides
-        _write(
-            folder, {"refused": f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"}
-        )
+        from .child_results import VirtualResult
+
+        why = f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"
+        _write(folder, VirtualResult(refused=why))
         raise
     _own["overhead"] = max(0, resident() - before)
 
@@ -361,21 +364,62 @@ def end_here() -> None:
     os._exit(0)
 
 
-def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
+def _result(reason: str, own: dict[str, Any] = _own) -> VirtualResult:
     import torch
 
     from . import large_buffers, one_rank
+    from .child_results import BatchFacts, VirtualResult
+    from .loader_flow import with_own
     from .training_flow import _notes
 
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
-    return {
-        "reason": reason, "refused": own.get("refused") or None,
-        "steps": flow.steps, "trains": bool(flow.optimizers), "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
-        "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
-        "scalars": mode.scalars, "reads_at": own.get("reads_at", ""), "widened": mode.widened, "unfamiliar": mode.unfamiliar, "possible": {str(key): value for key, value in log.possible.items()}, "convolutions": mode.convolutions, "matrices": mode.matrices, "solvers": sorted(mode.solvers), "recurrent": flow.recurrent, "frozen": list(flow.frozen.values()), "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "allocator": _allocator_settings(log), "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
-        "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "step_ends": flow.step_ends, "many_shapes": loaders.many.as_json(), "batch_facts": mode.batch_facts.as_json(), "own": flow.memory.as_json(), "loaders": loaders.as_json(), "unfed": loaders.unfed_workers(), "shared_beside": loaders.shared_beside, "overhead": _overhead(flow, own), "ranks": one_rank.known["ranks"], "launcher": max(0, one_rank.known["launcher"] - _overhead(flow, own)), "buffers": large_buffers.named(flow.skip) if own is _own else [],
-    }  # fmt: skip
+    overhead, facts = _overhead(flow, own), mode.batch_facts
+    flow.memory.note()
+    return VirtualResult(
+        reason=reason,
+        refused=own.get("refused") or "",
+        steps=flow.steps,
+        trains=bool(flow.optimizers),
+        phases=flow.phases,
+        marks=list(log.marks),
+        host_marks=list(log.host_marks),
+        step_ends=flow.step_ends,
+        peak=dict(log.peak),
+        peak_place=log.peak_place,
+        kinds=dict(log.kinds),
+        sums=dict(log.sums),
+        possible=dict(log.possible),
+        signed=dict(log.signed),
+        signatures=mode.signatures.as_json(),
+        scalars=mode.scalars,
+        reads_at=own.get("reads_at", ""),
+        widened=mode.widened,
+        unfamiliar=mode.unfamiliar,
+        convolutions=mode.convolutions,
+        matrices=mode.matrices,
+        solvers=sorted(mode.solvers),
+        recurrent=flow.recurrent,
+        benchmark=bool(torch.backends.cudnn.benchmark),
+        frozen=list(flow.frozen.values()),
+        allocator=_allocator_settings(log),
+        generates=flow.generates,
+        generations=flow.generations,
+        kept=flow.kept,
+        saved=flow.saves.largest,
+        many_shapes=loaders.many.followed_epoch(),
+        batch_facts=BatchFacts(facts.norms, sorted(facts.rows), sorted(facts.squares)),
+        loaders=with_own(loaders.most),
+        unfed=loaders.unfed_workers(),
+        shared_beside=loaders.shared_beside,
+        held_before=flow.memory.before,
+        held_since=flow.memory.since,
+        overhead=overhead,
+        ranks=one_rank.known["ranks"],
+        launcher=max(0, one_rank.known["launcher"] - overhead),
+        buffers=large_buffers.named(flow.skip) if own is _own else {},
+        torch=torch.__version__,
+        notes=list(_notes),
+    )
 
 
 def _allocator_settings(log: Any) -> list[str]:
@@ -387,7 +431,9 @@ def _allocator_settings(log: Any) -> list[str]:
 _writing = threading.Lock()  # the script and the alarm may come to their end at once
 
 
-def _write(folder: str, result: dict[str, Any]) -> None:
+def _write(folder: str, result: VirtualResult) -> None:
+    from . import child_results
+
     path = os.path.join(folder, str(os.getpid()))
     log = _own.get("log")
     with _writing:
@@ -397,6 +443,4 @@ def _write(folder: str, result: dict[str, Any]) -> None:
                     file.write(events.tobytes())
             with open(path + ".births", "wb") as file:
                 file.write(log.births.tobytes())
-        with open(path + ".tmp", "w") as text:
-            json.dump(result, text)
-        os.replace(path + ".tmp", path + ".json")
+        child_results.write(folder, result)

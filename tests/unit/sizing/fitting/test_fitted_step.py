@@ -189,7 +189,7 @@ def test_a_loss_that_compares_samples_is_seen_by_its_tensors(capsys: pytest.Capt
 
 
 def test_lengths_that_differ_are_seen_in_the_batch() -> None:
-    from oomproof.sizing.fitting.fitted_step import unequal_in
+    from oomproof.sizing.fitting.batch_api import unequal_in
 
     ids = torch.ones(2, 4, dtype=torch.long)
     assert unequal_in({"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])})

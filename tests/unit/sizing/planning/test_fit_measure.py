@@ -11,6 +11,7 @@ from oomproof.sizing.planning.fit_measure import BetweenRuns, card_needs
 from oomproof.sizing.planning.fit_points import NATIVE, Point, Source, predict
 from oomproof.sizing.planning.fit_search import FitRequest, fit
 from oomproof.sizing.planning.fit_tiers import Capacity
+from oomproof.sizing.virtual_gpu.child_results import BatchFacts, VirtualResult
 from oomproof.sizing.virtual_run import VirtualRun
 from oomproof.units import GIB, MIB
 
@@ -24,13 +25,15 @@ def logged(batch: int, layers: int = 40) -> VirtualRun:
     for name in reversed(kept):
         events += [(name + layers, batch * 5 * MIB + 512), (-name, 0), (-name - layers, 0)]
     marks = [(2, "train")]
-    return VirtualRun({"marks": marks, "phases": {"train": 1}}, events, bytes(2 + 2 * layers))
+    return VirtualRun(VirtualResult(marks=marks, phases={"train": 1}), events, bytes(2 + 2 * layers))
 
 
 def measured(batch: int, layers: int = 40) -> Point:
     run = logged(batch, layers)
     host = HostFigures({"process": GIB + batch * MIB}, (), 0, True)
-    return Point(batch, card_needs(run, ANY_CARD), host, {"train": 1}, {}, source=Source(run, ANY_CARD))
+    return Point(
+        batch, card_needs(run, ANY_CARD), host, {"train": 1}, BatchFacts(), source=Source(run, ANY_CARD)
+    )
 
 
 def test_as_a_run_of_that_batch_would_have_it() -> None:
@@ -54,7 +57,7 @@ def test_a_line_through_two_sums_would_be_off() -> None:
 def test_other_tensors_or_no_log_give_none() -> None:
     small = measured(8)
     assert BetweenRuns().point(small, measured(32, layers=80), 16) is None
-    bare = Point(32, small.card, small.host, {}, {})
+    bare = Point(32, small.card, small.host, {}, BatchFacts())
     assert BetweenRuns().point(small, bare, 16) is None and BetweenRuns().least(small, bare, 16) is None
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from oomproof.records import replace
 from oomproof.sizing.host_figures import HostFigures
 from oomproof.sizing.planning.fit_points import Point, split_notes
+from oomproof.sizing.virtual_gpu.child_results import BatchFacts
 
 
 def point(batch: int, **facts: Any) -> Point:
-    return Point(batch, {}, HostFigures({}), {}, facts)
+    return Point(batch, {}, HostFigures({}), {}, BatchFacts(**facts))
 
 
 def notes(*points: Point, batch: int = 8, effective: int = 64) -> str:

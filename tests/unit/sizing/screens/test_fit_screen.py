@@ -22,6 +22,7 @@ from oomproof.sizing.planning.step_times import Pace
 from oomproof.sizing.quantized_weights import FrozenWeights
 from oomproof.sizing.rehearsing import OutOfMemory, PhasePeak, Rehearsal
 from oomproof.sizing.screens import fit_screen
+from oomproof.sizing.virtual_gpu.child_results import BatchFacts
 from oomproof.units import GIB, MIB
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "plans"))
@@ -113,8 +114,8 @@ def test_plans_that_are_the_same_are_one_row() -> None:
 
 
 def test_what_a_split_changes_is_said() -> None:
-    def facts(batch: int) -> dict[str, Any]:
-        return {"norms": 2, "squares": [batch], "rows": [batch * 100]}
+    def facts(batch: int) -> BatchFacts:
+        return BatchFacts(norms=2, squares=[batch], rows=[batch * 100])
 
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=512, facts=facts)
     text = " ".join(screen(answer).split())

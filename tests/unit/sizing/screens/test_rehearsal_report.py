@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.sizing.screens import rehearsal_report
+from oomproof.sizing.verbs import rehearse
 from oomproof.units import MIB
 
 
@@ -13,4 +13,4 @@ def test_the_need_has_room_for_what_another_run_holds_more() -> None:
         def peak(self, name: str) -> int | None:
             return 268 * MIB if name == "host" else None
 
-    assert rehearsal_report.needs(Measured()) == ["--need", "295M"]  # type: ignore[arg-type]
+    assert rehearse.needs(Measured()) == ["--need", "295M"]  # type: ignore[arg-type]
