@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE, Lab
 
-from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.diagnosis.outage_verdict import SystemHistory
 from oomproof.evidence.system_kills import system_kills
 from oomproof.machine import kernel_log
 from oomproof.recording.run_folders import Run

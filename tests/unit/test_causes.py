@@ -14,7 +14,7 @@ from oomproof.causes import CAUSES, Cause, cause_of, kernel_kill
 from oomproof.diagnosis import judge as judging
 from oomproof.diagnosis import rules
 from oomproof.diagnosis.cause_texts import REMEDIES
-from oomproof.diagnosis.rule_weights import Weight
+from oomproof.diagnosis.verdict import Weight
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.texts.text_case import read_texts
 
@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "oomproof"
 CORPUS = ROOT / "tests" / "corpus"
 NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-down", "guard-lost"}
 # names of programs and units, which are spelt like the causes
-PROGRAMS = {"machine/daemons.py", "evidence/journal.py"}
+PROGRAMS = {"machine/daemons.py", "evidence/kill_owners.py"}
 # how often a guard repeats itself in a log: a habit of its text, not of the cause
 RECOGNISERS = {"evidence/texts/guard_table.py"}
 # the causes that one rule itself tells apart

@@ -12,7 +12,7 @@ _STANDARD = {"ast", "dataclasses", "datetime", "inspect", "locale", "tomllib"}
 _ONLY_FOR_CARDS = {"oomproof.guard.gpu_pause", "oomproof.machine.cuda_checkpoint"}
 _ONLY_FOR_LEAKS = {
     "oomproof.diagnosis.data_copies",
-    "oomproof.evidence.growing_line",
+    "oomproof.evidence.heap_growth",
     "oomproof.evidence.memory_growth",
     "oomproof.evidence.run_trend",
     "oomproof.evidence.variable_line",

@@ -159,7 +159,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _kills(arguments: argparse.Namespace) -> int:
-    from oomproof.diagnosis.system_history import system_history
+    from oomproof.diagnosis.outage_verdict import system_history
     from oomproof.evidence import stored_kills
     from oomproof.evidence.system_kills import system_kills
     from oomproof.evidence.time_expressions import parse_since

@@ -118,7 +118,7 @@ def _listens(run: run_folders.Run) -> bool:
     """Whether anybody can answer: somebody in it told the agent so, or its settings or its code name the request."""
     if requests.listeners(run.attempt, "stop"):
         return True
-    from oomproof.evidence.stop_answer import may_listen  # reads and parses the script
+    from oomproof.evidence.script_handlers import may_listen  # reads and parses the script
 
     return bool(may_listen(run.info))
 

@@ -402,7 +402,7 @@ def _why_the_last(endings: list[Ending]) -> str:
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from oomproof.diagnosis.system_history import system_history
+    from oomproof.diagnosis.outage_verdict import system_history
     from oomproof.evidence.time_expressions import parse_since
     from oomproof.reports.system_kill_table import system_text
 

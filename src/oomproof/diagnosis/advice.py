@@ -251,7 +251,7 @@ def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
-    from oomproof.diagnosis.worker_figures import worker_figures  # not for a run that ended well
+    from oomproof.diagnosis.smaller_command import worker_figures  # not for a run that ended well
 
     workers = worker_figures(case, case.job_peak)
     argument = find_argument(case.argv)

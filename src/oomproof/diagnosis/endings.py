@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.cause_texts import job_of
+from oomproof.diagnosis.conclusion import verdict_of
 from oomproof.diagnosis.death_patterns import Ending, MemoryAtEnd
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.diagnosis.kernel_dump import job_of
 from oomproof.diagnosis.silent_end import is_running, with_log_file
-from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings

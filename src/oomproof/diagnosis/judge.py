@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis import rules
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import (
     PHASES,
     Certainty,
@@ -19,6 +18,7 @@ from oomproof.diagnosis.verdict import (
     Remedy,
     Verdict,
     Victim,
+    Weight,
     WeightedCause,
 )
 from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill

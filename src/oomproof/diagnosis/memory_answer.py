@@ -22,8 +22,13 @@ from oomproof.diagnosis.advice import (
     what_is_smaller,
     without_batches,
 )
-from oomproof.diagnosis.change_first import change_first
-from oomproof.diagnosis.larger_limit import burst_text, higher_limit, raise_limit, size_is_unknown
+from oomproof.diagnosis.change_first import (
+    burst_text,
+    change_first,
+    higher_limit,
+    raise_limit,
+    size_is_unknown,
+)
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name

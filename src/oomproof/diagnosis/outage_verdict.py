@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from oomproof.evidence.case_file import OtherJob
-from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
+from oomproof.evidence.outage_finder import HostPoint, OutageFacts, RunFacts, find_outages
+from oomproof.evidence.system_kills import SystemKills, system_kills
 from oomproof.records import dataclass
 from oomproof.trend.growth import mean_rate
 
@@ -212,3 +213,18 @@ def _host_at(points: Sequence[HostPoint], wall: float | None) -> HostPoint | Non
     before = [point for point in points if wall - 30.0 <= point.wall <= wall]
     after = [point for point in points if wall < point.wall <= wall + 5.0]
     return before[-1] if before else after[0] if after else None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemHistory:
+    kills: SystemKills
+    outages: tuple[Outage, ...] = ()  # oldest first
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.kills.to_json(), "outages": [outage.to_json() for outage in self.outages]}
+
+
+def system_history(since: float) -> SystemHistory:
+    """``since`` in epoch seconds. Never raises for what it reads."""
+    outages = [judge_outage(facts) for facts in find_outages() if facts.last_sign >= since]
+    return SystemHistory(system_kills(since), tuple(outages))

@@ -6,8 +6,7 @@ import sys
 import time
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.rule_weights import Weight, trust
-from oomproof.diagnosis.verdict import RankedCause, WeightedCause
+from oomproof.diagnosis.verdict import RankedCause, Weight, WeightedCause, trust
 from oomproof.evidence.case_file import Evidence, KernelFault, KernelKill
 from oomproof.evidence.log_file import LogFile, log_file
 from oomproof.evidence.texts.finding import Progress

@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
-from oomproof.diagnosis.cause_texts import fill, remedies, test_of, victim_text
-from oomproof.diagnosis.kernel_dump import machine_text, whole_job
-from oomproof.diagnosis.rule_weights import trust
+from oomproof.diagnosis.cause_texts import fill, machine_text, remedies, test_of, victim_text, whole_job
 from oomproof.diagnosis.silent_end import evidence_of_silence, silent_end
-from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause, trust
 from oomproof.evidence.case_file import Evidence
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.kill_history import oldest_first

@@ -98,7 +98,7 @@ def collect(
         case = _with_source(case, script, source is not None, string(run.get("cwd")) or "")
         case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == REQUEST for action in case.actions):
-        from oomproof.evidence.stop_answer import stop_answer
+        from oomproof.evidence.script_handlers import stop_answer
 
         case = replace(case, stop_answer=stop_answer(attempt, run))
     if case.elsewhere is not None:  # this machine's log and processes are none of its
@@ -118,15 +118,15 @@ def collect(
     case, more = _with_reboot(case, wtmp, proc)
     missing += more
     if any(other.managed and other.grew for other in case.others):
-        from oomproof.evidence.neighbour_runs import with_runs
+        from oomproof.evidence.other_runs import with_runs
 
         case = replace(case, others=with_runs(case.others, case.run_boot_id))
     if _may_have_twin(case):
-        from oomproof.evidence.twin_after_death import living_twin
+        from oomproof.evidence.other_runs import living_twin
 
         case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
     if case.settings.limit is not None and (case.kernel_killed or _guard_acted(case)):
-        from oomproof.evidence.earlier_deaths import died_at
+        from oomproof.evidence.other_runs import died_at
 
         case = replace(case, died_at=died_at(run))
     if _sigterm_just_now(case):
@@ -158,14 +158,15 @@ def _had_gone(case: CaseFile, pid: int) -> bool:
 
 def _with_source(case: CaseFile, script: str, is_read: bool, cwd: str) -> CaseFile:
     """What its source tells of batches, loaders and pools. ``is_read``: whether there is a script, and it can be read."""
-    from oomproof.evidence.batch_loaders import (
+    from oomproof.evidence.program_source import (
         argument_names_a_batch,
+        inline_code,
+        is_native,
         names_a_batch,
         names_a_loader,
         process_pool,
+        script_sources,
     )
-    from oomproof.evidence.job_program import inline_code, is_native
-    from oomproof.evidence.script_sources import script_sources
 
     sampled = any(seen.name.startswith("pt_data_worker") for seen in case.processes.values())
     began = case.phase not in ("load", "unknown") or case.step is not None
@@ -409,7 +410,7 @@ def _with_kernel(
         )
     end = case.status.boottime if case.status is not None else None
     until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
-    from oomproof.evidence.kernel_evidence import read_kernel  # its parsers: not for a run that ended well
+    from oomproof.evidence.job_processes import read_kernel  # its parsers: not for a run that ended well
 
     kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)
     if case.moved.vmstat_oom_kill == 0:

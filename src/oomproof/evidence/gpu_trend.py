@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from oomproof.evidence.phase_growth import growth_per_step, warm_since
+from oomproof.evidence.heap_growth import growth_per_step, warm_since
 from oomproof.evidence.run_trend import slices
 from oomproof.recording.series import GpuRow, PhaseMark, Series
 from oomproof.records import dataclass

@@ -65,7 +65,7 @@ def log_file(
     if writer is not None or booted is None or changed < booted:
         return known
     log = kernel_log.read(changed - booted - _BEFORE, kmsg=kmsg, journalctl=journalctl)
-    from oomproof.evidence.kernel_evidence import read_kernel
+    from oomproof.evidence.job_processes import read_kernel
 
     until = changed - booted + _AFTER
     kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)

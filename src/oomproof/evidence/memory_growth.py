@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
-from oomproof.evidence.heap_growth import PYTHON, HeapGrowth
-from oomproof.evidence.phase_growth import steps_between
+from oomproof.evidence.heap_growth import PYTHON, HeapGrowth, steps_between, traced_growth
 from oomproof.evidence.run_trend import run_trend
-from oomproof.evidence.witnesses import traced_growth
 from oomproof.recording.series import HostRow, JobRow, OtherJobRow, ProcessRow, Series
 from oomproof.trend.leaks import GROWS, SLOWING, STEPS
 
@@ -67,7 +65,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
 def _kept_in(heap: HeapGrowth | None, started: float) -> str:
     if heap is None or not heap.containers:
         return ""
-    from oomproof.evidence.growing_line import container_text, growing_line  # brings ast along
+    from oomproof.evidence.heap_growth import container_text, growing_line  # brings ast along
 
     container = heap.containers[0]
     # a list of notes grows with each step too, and is not what fills memory

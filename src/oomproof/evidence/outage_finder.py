@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from oomproof.causes import cause_of
 from oomproof.evidence.case_file import OtherJob
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.memory_growth import other_jobs
-from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
-from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel_parser import KernelParser
 from oomproof.machine import kernel_log, memory, processes
 from oomproof.machine import wtmp as wtmp_file
@@ -19,8 +18,158 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.run_peak import figures_of
 from oomproof.recording.series import HostRow, JobRow
+from oomproof.records import dataclass
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import format_size
+
+
+class HostPoint(NamedTuple):
+    wall: float
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    psi_full: int | None = None  # microseconds since boot in which every task stalled
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run that was alive then. ``use`` are (wall, bytes), oldest first, at least the last sample."""
+
+    id: str
+    name: str
+    command: str
+    started: float | None
+    held: int
+    use: tuple[tuple[float, int], ...] = ()
+    need: int | None = None  # what it would have taken in all
+    need_basis: str = ""  # how that is known
+    at_least: bool = False  # the need is a lower bound: a run of the same command got that far and died
+    allowed: int | None = None  # its --limit: the most it could have taken, not what it would have
+    started_again: float | None = None
+    flags: tuple[tuple[str, str], ...] = ()  # (--flag, value) as typed
+
+
+@dataclass(frozen=True, slots=True)
+class OutageFacts:
+    boot_id: str
+    last_sign: float  # the last moment anything was written down
+    runs: tuple[RunFacts, ...]
+    host: tuple[HostPoint, ...] = ()
+    others: tuple[OtherJob, ...] = ()  # jobs that are no runs of oomproof, largest first, as last seen
+    next_boot: float | None = None
+    boots_recorded: bool = False  # by wtmp; else next_boot is when the present boot began
+    shutdown: float | None = None  # an orderly one, as wtmp or the keepers tell
+    shutdown_told_by: str = ""
+    kernel_kills: tuple[tuple[float, str], ...] = ()  # (wall, words), from a journal kept over the reboot
+    panic: str | None = None
+    timeline: tuple[tuple[float, str], ...] = ()
+    available_now: int | None = None
+    missing: tuple[tuple[str, str], ...] = ()  # (source, reason)
+
+
+_MARKS = (0.5, 0.25, 0.1, 0.05)  # of RAM left: worth a line when first crossed
+_MOST = 40
+
+
+def timeline(
+    alive: Sequence[tuple[Run, Attempt, float | None, float]],
+    known: Sequence[Run],
+    boot_id: str,
+    host: Sequence[HostPoint],
+    last: float,
+    next_boot: float | None,
+    shutdown: float | None,
+    kills: Sequence[tuple[float, str]],
+) -> tuple[tuple[float, str], ...]:
+    """``alive``: (run, attempt, when it began, wall clock at boottime 0)."""
+    moments: list[tuple[float, str]] = []
+    for run, attempt, begin, offset in alive:
+        if begin is not None:
+            moments.append((begin, f"{run.name} started"))
+        moments += _told(run, attempt, offset, last)
+    moments += _ended_before(known, boot_id, {run.id for run, _, _, _ in alive}, last)
+    moments += _crossings(host)
+    moments += list(kills)
+    if shutdown is not None:
+        moments.append((shutdown, "the machine was told to shut down"))
+    moments.append((last, _last_message(host)))
+    if next_boot is not None:
+        moments.append((next_boot, "the machine booted again"))
+    moments.sort(key=lambda moment: moment[0])
+    # starts long ago stay: they say who was there first
+    return tuple(moments if len(moments) <= _MOST else [*moments[:10], *moments[10 - _MOST :]])
+
+
+def _told(run: Run, attempt: Attempt, offset: float, last: float) -> list[tuple[float, str]]:
+    """What the guard did and what the recording noted, without repeating itself."""
+    moments: list[tuple[float, str]] = []
+    for line in attempt.actions():
+        at, what = number(line.get("boottime")), string(line.get("action"))
+        if at is not None and what is not None and last - (at + offset) <= _BEFORE:
+            why = string(line.get("why")) or ""
+            moments.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
+    with attempt.recording().series() as series:
+        events = series.events(last=10)
+    done = tuple(moments)
+    for event in reversed(events):
+        wall, told = event.t + offset, event.text or event.kind
+        # an action is noted in both places
+        if last - wall <= _BEFORE and not any(abs(at - wall) < 2.0 and told in words for at, words in done):
+            moments.append((wall, f"{run.name}: {told}"))
+    return moments
+
+
+def _ended_before(
+    known: Sequence[Run], boot_id: str, alive: set[str], last: float
+) -> list[tuple[float, str]]:
+    """Runs of that boot that ended in its last minutes: a kill just before is part of the story."""
+    moments = []
+    for run in known:
+        if run.id in alive or run.info.get("boot_id") != boot_id:
+            continue
+        exited, _ = run.attempt.load_exit()
+        at = number(exited.get("wall"))
+        if at is not None and 0 <= last - at <= _BEFORE:
+            how = (
+                f"by signal {exited['signal']}"
+                if exited.get("signal")
+                else f"with status {exited.get('code')}"
+            )
+            moments.append((at, f"{run.name} ended {how}"))
+    return moments
+
+
+def _crossings(host: Sequence[HostPoint]) -> list[tuple[float, str]]:
+    moments = []
+    for mark in _MARKS:
+        above = False
+        for point in host:
+            if point.available > mark * point.total:
+                above = True
+            elif above:
+                left, total = format_size(point.available), format_size(point.total)
+                moments.append((point.wall, f"{left} of {total} available, less than {mark:.0%}"))
+                break
+    swap = next(
+        (point for point in host if point.swap_total and point.swap_free <= point.swap_total // 50), None
+    )
+    if swap is not None:
+        # full from the first sample we have: it was so before
+        already = " already" if host and swap is host[0] else ""
+        moments.append((swap.wall, f"swap was{already} full ({format_size(swap.swap_total)})"))
+    return moments
+
+
+def _last_message(host: Sequence[HostPoint]) -> str:
+    if not host:
+        return "last sign of life"
+    point = host[-1]
+    text = f"last sample: {format_size(point.available)} of {format_size(point.total)} available"
+    if point.swap_total:
+        text += f", {format_size(point.swap_free)} of {format_size(point.swap_total)} swap free"
+    return text
+
 
 _ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
 _BEFORE = 900.0  # seconds of the machine's last samples that are read

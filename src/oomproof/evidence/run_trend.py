@@ -7,10 +7,18 @@ from itertools import pairwise
 from math import ceil, floor, inf, isfinite
 from pathlib import Path
 
-from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
-from oomproof.evidence.phase_growth import growing_phase, growth_per_step, steps_between, warm_since
+from oomproof.evidence.heap_growth import (
+    HeapGrowth,
+    growing_phase,
+    grown_mappings,
+    growth_per_step,
+    heap_growth,
+    newest_trace,
+    not_a_leak,
+    steps_between,
+    warm_since,
+)
 from oomproof.evidence.planned_end import PlannedEnd, planned_end
-from oomproof.evidence.witnesses import grown_mappings, newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import HostRow, JobRow, PhaseMark, Series

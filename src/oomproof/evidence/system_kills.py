@@ -10,10 +10,8 @@ from typing import Any
 from oomproof.causes import cause_of
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_file import Missing
-from oomproof.evidence.journal import feed_journal
-from oomproof.evidence.kill_owners import OurRuns, guard_stops, kills_in_verdicts
-from oomproof.evidence.stored_kills import stored_kills
-from oomproof.evidence.system_kill import SystemKill
+from oomproof.evidence.kill_owners import OurRuns, feed_journal, guard_stops, kills_in_verdicts
+from oomproof.evidence.stored_kills import SystemKill, stored_kills
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_parser import ANCHORS as GUARD_ANCHORS
 from oomproof.evidence.texts.guard_parser import GuardParser

@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Iterable
 
-from oomproof.evidence.growing_line import adds_to, function_nodes, parsed
+from oomproof.evidence.heap_growth import adds_to, function_nodes, parsed
 from oomproof.recording.census_record import Thing
 from oomproof.recording.user_source import user_source
 

@@ -245,7 +245,7 @@ class RunReader:
         """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""
         begin, points = self._warm, self.recorded.points
         if begin is None:
-            from oomproof.evidence.phase_growth import warm_since
+            from oomproof.evidence.heap_growth import warm_since
 
             begin = max(warm_since(series.phase_marks()), spill_record.pinned_at(series))
             if points and begin <= points[-1][0]:  # until then the next word of the job may change it

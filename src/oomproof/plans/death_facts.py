@@ -7,9 +7,9 @@ from typing import Literal
 from oomproof.diagnosis.advice import died_loading
 from oomproof.diagnosis.gpu_shortage import crowding, same_failure
 from oomproof.diagnosis.memory_answer import allowed_bytes
+from oomproof.diagnosis.smaller_command import worker_figures
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Verdict
-from oomproof.diagnosis.worker_figures import worker_figures
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.leaf.action_kinds import INTERRUPT, KILL, REQUEST, SIGNAL, TERM

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oomproof.evidence.script_sources import script_sources
+from oomproof.evidence.program_source import script_sources
 from oomproof.records import replace
 from oomproof.remedies.config_formats.format_choice import SCRIPTS, kind_of_file
 from oomproof.remedies.config_formats.shell_scalars import words_of

@@ -119,7 +119,7 @@ def main_arguments(text: str) -> dict[str, str] | None:
 
 def _python(words: Sequence[str], folder: str, search: str | None) -> str | None:
     """The interpreter that is named nearest before the script (`srun python train.py`, `torchrun train.py`), else the script's own."""
-    from oomproof.evidence.job_program import interpreter
+    from oomproof.evidence.program_source import interpreter
 
     *before, script = words
     found = (interpreter(word, folder, search) for word in (*reversed(before), script))

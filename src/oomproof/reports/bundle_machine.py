@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from oomproof.evidence.job_program import interpreter
+from oomproof.evidence.program_source import interpreter
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.run_folders import Run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomproof.diagnosis.stored_verdict import stored_verdict
+from oomproof.diagnosis.conclusion import stored_verdict
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.records import dataclass
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.diagnosis.outage_verdict import SystemHistory
 from oomproof.errors import OomproofError
-from oomproof.evidence.system_kill import SystemKill
+from oomproof.evidence.stored_kills import SystemKill
 from oomproof.recording.run_folders import find, to_type
 from oomproof.reports.outage_report import outage_text
 from oomproof.reports.table_text import table

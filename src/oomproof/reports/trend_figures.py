@@ -7,9 +7,8 @@ from typing import Any
 
 from oomproof.diagnosis.verdict import plain
 from oomproof.evidence.gpu_trend import GpuTrend
-from oomproof.evidence.heap_growth import HeapGrowth
+from oomproof.evidence.heap_growth import HeapGrowth, places
 from oomproof.evidence.run_trend import RunTrend
-from oomproof.evidence.witnesses import places
 from oomproof.reports.trend_text import Answer, alert_text
 from oomproof.trend.leaks import Range
 

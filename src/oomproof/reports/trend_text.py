@@ -5,8 +5,16 @@ from __future__ import annotations
 from math import inf, isfinite
 
 from oomproof.evidence.gpu_trend import ALLOCATED, OUTSIDE, RESERVED, USED, GpuTrend, gpu_trends
-from oomproof.evidence.growing_line import container_text, growing_line
-from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
+from oomproof.evidence.heap_growth import (
+    ARROW,
+    MAPPED,
+    NATIVE,
+    PYTHON,
+    RETAINED,
+    HeapGrowth,
+    container_text,
+    growing_line,
+)
 from oomproof.evidence.run_trend import RunTrend, counted_in, run_trend
 from oomproof.recording.run_folders import ALIVE, Run
 from oomproof.recording.traced_lines import trace_text

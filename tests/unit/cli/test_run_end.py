@@ -15,7 +15,7 @@ from oomproof.causes import cause_of
 from oomproof.cli import resume, stop
 from oomproof.cli.exit_status import exit_status
 from oomproof.cli.main import main
-from oomproof.evidence.stop_answer import may_listen
+from oomproof.evidence.script_handlers import may_listen
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
 from oomproof.reports.verdict_text import at_end

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.diagnosis.rule_weights import TRUST
-from oomproof.diagnosis.verdict import Verdict
+from oomproof.diagnosis.verdict import TRUST, Verdict
 from oomproof.evidence.texts.quoted_source import Surroundings, only_mentions
 from oomproof.evidence.texts.text_case import read_texts
 

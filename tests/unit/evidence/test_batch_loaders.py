@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.batch_loaders import argument_names_a_batch, names_a_batch, names_a_loader
-from oomproof.evidence.script_sources import script_sources
+from oomproof.evidence.program_source import (
+    argument_names_a_batch,
+    names_a_batch,
+    names_a_loader,
+    script_sources,
+)
 
 
 def written(folder: Path, **files: str) -> str:

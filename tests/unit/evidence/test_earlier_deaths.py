@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.earlier_deaths import died_at
+from oomproof.evidence.other_runs import died_at
 from oomproof.recording import run_folders
 
 MIB = 1 << 20

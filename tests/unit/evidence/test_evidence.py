@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence import job_output
 from oomproof.evidence.job_output import read_output
-from oomproof.evidence.job_processes import same_or_below
-from oomproof.evidence.kernel_evidence import read_kernel
+from oomproof.evidence.job_processes import read_kernel, same_or_below
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.recording.attempt import Attempt as RunAttempt
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.growing_line import container_text, growing_line
 from oomproof.evidence.heap_growth import (
     ARROW,
     MAPPED,
@@ -17,6 +16,8 @@ from oomproof.evidence.heap_growth import (
     RETAINED,
     GrowingContainer,
     HeapGrowth,
+    container_text,
+    growing_line,
     heap_growth,
 )
 from oomproof.recording.reader import open_recording

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli.main import main
-from oomproof.diagnosis.outage_verdict import judge_outage
-from oomproof.diagnosis.system_history import SystemHistory
-from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
-from oomproof.evidence.outage_finder import find_outages, outage_of
+from oomproof.diagnosis.outage_verdict import SystemHistory, judge_outage
+from oomproof.evidence.outage_finder import HostPoint, OutageFacts, RunFacts, find_outages, outage_of
 from oomproof.evidence.system_kills import SystemKills
 from oomproof.recording.run_folders import find
 from oomproof.recording.writer import Writer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.evidence.heap_growth import warm_since
 from oomproof.evidence.memory_growth import job_growth
-from oomproof.evidence.phase_growth import warm_since
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.schema import INSERTS

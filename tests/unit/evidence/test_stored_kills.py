@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.evidence import stored_kills
-from oomproof.evidence.system_kill import SystemKill
+from oomproof.evidence.stored_kills import SystemKill
 from oomproof.evidence.system_kills import system_kills
 from oomproof.records import replace
 from oomproof.reports.system_kill_table import regular_kills

@@ -13,7 +13,7 @@ from helpers_case import MACHINE_KILL, OWN_KILL
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.diagnosis.outage_verdict import SystemHistory
 from oomproof.errors import OomproofError
 from oomproof.evidence.system_kills import SystemKills, system_kills
 from oomproof.evidence.time_expressions import parse_since
@@ -274,13 +274,13 @@ def test_nothing_readable_is_said_with_the_cure(place: Place) -> None:
 
 
 def test_a_journal_that_hangs_is_left(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oomproof.evidence import journal
+    from oomproof.evidence import kill_owners
 
     script = place.folder / "slow"
     script.write_text("#!/bin/sh\nexec sleep 60\n")
     script.chmod(0o700)
     began = time.monotonic()
-    gap = journal.feed_journal(0.0, lambda *_: None, command=str(script), deadline=0.3)
+    gap = kill_owners.feed_journal(0.0, lambda *_: None, command=str(script), deadline=0.3)
     assert gap is not None and "cut short" in gap.reason
     assert time.monotonic() - began < 30, "of the 60 it would take"
 

@@ -13,7 +13,7 @@ from helpers_case import END, GIB, MACHINE_KILL, MIB, Attempt, kernel
 
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence import case_collector as collect_module
-from oomproof.evidence.twin_after_death import living_twin
+from oomproof.evidence.other_runs import living_twin
 
 SCRIPT = "import sys; held = bytearray(b'x') * (150 << 20); print('ready', flush=True); sys.stdin.read()"
 
@@ -50,7 +50,7 @@ def test_it_is_the_first_remedy(
     attempt.kernel_lines = kernel(MACHINE_KILL)
     monkeypatch.setattr(collect_module, "boottime", lambda: END + 2)
     found = living_twin(RECORDED, str(tmp_path))  # of the real /proc; the case has one of its own
-    monkeypatch.setattr("oomproof.evidence.twin_after_death.living_twin", lambda argv, folder, proc: found)
+    monkeypatch.setattr("oomproof.evidence.other_runs.living_twin", lambda argv, folder, proc: found)
     verdict = judge(attempt.case())
     assert verdict.cause == "oom-kill-global"
     first, second = verdict.remedies[:2]
@@ -70,5 +70,5 @@ def test_a_death_of_long_ago_has_no_twin_now(tmp_path: Path, monkeypatch: pytest
     def never(*_: object) -> None:
         raise AssertionError("not asked")
 
-    monkeypatch.setattr("oomproof.evidence.twin_after_death.living_twin", never)
+    monkeypatch.setattr("oomproof.evidence.other_runs.living_twin", never)
     assert attempt.case().twin is None

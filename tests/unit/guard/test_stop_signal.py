@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence.stop_answer import stop_answer
+from oomproof.evidence.script_handlers import stop_answer
 from oomproof.guard.guard_actions import UNHEARD, Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.leaf.proc_files import with_start

@@ -14,7 +14,7 @@ import pytest
 from helpers_report import make_run, verdict
 
 from oomproof.diagnosis.conclusion import conclude, conclusion_of
-from oomproof.diagnosis.stored_verdict import verdict_of as why_verdict
+from oomproof.diagnosis.conclusion import verdict_of as why_verdict
 from oomproof.evidence.outage_finder import find_outages
 from oomproof.machine import host_identity
 from oomproof.recording import prune, run_folders, state_files

@@ -6,11 +6,9 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.crashes import crash_of, native_stack
-from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.handler_silence import silence
+from oomproof.diagnosis.death import death_of, silence
 from oomproof.diagnosis.output_claims import output_claims
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(400, "SIGABRT is the job's own abort()")

@@ -9,13 +9,10 @@ import signal
 from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import NO_WORKERS, as_flag, command, with_workers
 from oomproof.diagnosis.crashes import crash_of
-from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.death import Death, death_of, shm_full, shm_left
 from oomproof.diagnosis.output_claims import output_claims
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.shared_memory import shm_full, shm_left
-from oomproof.diagnosis.stopping_actions import ended_by_us
-from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
+from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end
+from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 

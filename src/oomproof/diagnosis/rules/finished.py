@@ -6,9 +6,8 @@ import re
 
 from oomproof.diagnosis.advice import as_flag, command, with_workers
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
-from oomproof.diagnosis.verdict import Victim, WeightedCause
+from oomproof.diagnosis.verdict import Victim, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.leaf.action_kinds import PAUSE
 from oomproof.runner.page_cache_watch import BY_LIMIT, STEP

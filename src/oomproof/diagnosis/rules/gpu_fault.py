@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us
-from oomproof.diagnosis.verdict import Victim, WeightedCause
+from oomproof.diagnosis.verdict import Victim, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(2000, "the driver names a process of ours; the program's own error is what it saw of it")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, read_output
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(300, "the keeper is gone, the machine is not, and nobody saw the end")

@@ -6,10 +6,8 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.lost_worker import hung_after_kill
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import ended_by_us, interrupted
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.stopping_actions import ended_by_us, hung_after_kill, interrupted
+from oomproof.diagnosis.verdict import Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(500, "SIGINT or KeyboardInterrupt: Ctrl-C")

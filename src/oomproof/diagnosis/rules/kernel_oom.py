@@ -12,14 +12,10 @@ import signal
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis.advice import what_is_smaller
-from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
-from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
+from oomproof.diagnosis.death import Death, Headroom, death_of, headroom_at_end, shm_full, shm_left
 from oomproof.diagnosis.memory_answer import MemoryAnswer, answer
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.shared_memory import shm_full, shm_left
-from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
-from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
+from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end, guard_stop, hung_after_kill
+from oomproof.diagnosis.verdict import Certainty, Victim, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile, KernelKill
 from oomproof.evidence.job_processes import same_or_below
 from oomproof.records import dataclass

@@ -7,9 +7,8 @@ import time
 from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.memory_answer import answer, culprit_of
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 from oomproof.units import format_size, format_time, format_zone

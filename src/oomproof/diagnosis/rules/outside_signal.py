@@ -6,14 +6,10 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import command
-from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.handler_silence import silence
-from oomproof.diagnosis.headroom_at_end import headroom_at_end
-from oomproof.diagnosis.lost_worker import hung_after_kill
+from oomproof.diagnosis.death import Death, death_of, headroom_at_end, silence
 from oomproof.diagnosis.memory_answer import answer
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import guard_stop, output_lost, passed_on, user_stop
-from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.stopping_actions import guard_stop, hung_after_kill, output_lost, passed_on, user_stop
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_evidence import signal_name
 from oomproof.evidence.case_file import CaseFile
 

@@ -7,9 +7,8 @@ import os
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost, output_lost_before
-from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.leaf.action_kinds import SIGNAL
 

@@ -6,10 +6,8 @@ import signal
 
 from oomproof.diagnosis.advice import command, command_line, read_output
 from oomproof.diagnosis.crashes import crash_of, crash_of_another, crash_remedies, native_stack
-from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.handler_silence import silence
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, WeightedCause
+from oomproof.diagnosis.death import Death, death_of, silence
+from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _FAULTHANDLER = "Fatal Python error: Segmentation fault"

@@ -7,9 +7,8 @@ import signal
 
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.memory_answer import answer
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
-from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.leaf.action_kinds import KILL, REQUEST, TERM
 from oomproof.units import format_duration, format_size

@@ -6,9 +6,8 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
-from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.leaf.action_kinds import REQUEST, TERM
 

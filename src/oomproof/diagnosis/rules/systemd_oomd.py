@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.memory_answer import answer
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(900, "systemd-oomd marks the cgroups it kills")

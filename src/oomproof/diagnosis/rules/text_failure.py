@@ -16,15 +16,12 @@ from oomproof.diagnosis.advice import (
     typed,
     with_workers,
 )
-from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.death import Death, death_of, silence
 from oomproof.diagnosis.gpu_shortage import same_failure, with_account
-from oomproof.diagnosis.handler_silence import silence
-from oomproof.diagnosis.lost_worker import explains_the_end
-from oomproof.diagnosis.lost_worker import told as lost_worker
 from oomproof.diagnosis.output_claims import output_claims
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost
-from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end, output_lost
+from oomproof.diagnosis.stopping_actions import told as lost_worker
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 
@@ -180,11 +177,11 @@ def _claims(
     if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
         best = with_account(best, case.gpu_oom, case)
     if cause.refused:
-        from oomproof.diagnosis.address_space import with_limit  # not for a run that ended well
+        from oomproof.diagnosis.own_limits import with_limit  # not for a run that ended well
 
         best = with_limit(best, case)
     if told.cause == "heap-limit":
-        from oomproof.diagnosis.own_heap import with_larger_heap
+        from oomproof.diagnosis.own_limits import with_larger_heap
 
         best = with_larger_heap(best, case)
     others = [
