@@ -12,10 +12,10 @@ BELIEFS: dict[str, re.Pattern[str]] = {
     "gc.collect": re.compile(r"\bgc\.collect\(\)"),
     "writer_batch_size": re.compile(r"\bwriter_batch_size\b"),
 }
-_ANCHORS = ("zram", "overcommit_memory", "empty_cache", "gc.collect", "writer_batch_size")
+ANCHORS = ("zram", "overcommit_memory", "empty_cache", "gc.collect", "writer_batch_size")
 
 
 def beliefs_in(text: str) -> set[str]:
-    if not any(anchor in text for anchor in _ANCHORS):
+    if not any(anchor in text for anchor in ANCHORS):
         return set()
     return {name for name, pattern in BELIEFS.items() if pattern.search(text)}
