@@ -19,7 +19,7 @@ from oomproof.evidence.texts.kernel_parser import ANCHORS as KERNEL_ANCHORS
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
 from oomproof.evidence.texts.kill_history import SAME_KILL, told_twice, wall_of
 from oomproof.evidence.texts.line_prefixes import date_without_year
-from oomproof.evidence.texts.line_reader import marked_lines
+from oomproof.evidence.texts.long_texts import marked_lines
 from oomproof.leaf.action_kinds import KILL
 from oomproof.machine import kernel_log
 from oomproof.machine.clock import boottime

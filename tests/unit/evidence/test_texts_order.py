@@ -66,26 +66,56 @@ def test_of_a_long_kernel_log_through_a_pipe_only_marked_lines_are_read(
     lines.insert(30_000, f"[    2.000001] {KILL.format(8)}")
     lines.append(f"[    3.000001] {KILL.format(9)}")
     path = Path(_written(tmp_path, lines))
-    seen = list(long_texts.long_lines(str(path), ("illed process ",), (), "illed process "))
+    kills = long_texts.Marks.of(["illed process "], [], "illed process ")
+    seen = list(long_texts.Skimmed(str(path), kills, kills))
     assert len(seen) < 25_000  # of some 40,000
     assert [(number, line) for number, line in seen if "illed process" in line] == [
         (number, line) for number, line in enumerate(lines, 1) if "illed process" in line
     ]
-    plain = [f"step {number} loss 0.1" for number in range(200_000)]  # no kernel log: every line counts
-    path = Path(_written(tmp_path, plain))
-    assert sum(1 for _ in long_texts.long_lines(str(path), ("x",), (), "y")) == len(plain)
 
 
 def test_a_long_pipe_is_held_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_texts, "LARGE", 1 << 20)
-    monkeypatch.setattr(long_texts, "_PIECE", 1 << 20)
     path = _written(tmp_path, list(noise(16)))
     tracemalloc.start()
-    for _ in long_texts.long_lines(path, ("illed process ",), (), "illed process "):
+    kills = long_texts.Marks.of(["illed process "], [], "illed process ")
+    for _ in long_texts.Skimmed(path, kills, kills):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 << 20  # of 15
+
+
+OOM = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+STEPS = [f"step {number} of 90000, loss 0.{number % 1000:03d}" for number in range(1, 80_001)]
+BARS = [
+    f"Training: {number // 900}%|###   | {number}/90000 [10:00<20:00, 3.21it/s]"
+    for number in range(1, 80_001)
+]
+
+
+@pytest.mark.parametrize("between", ["\n", "\r"])
+def test_a_long_training_log_is_skimmed(tmp_path: Path, between: str) -> None:
+    (tmp_path / "a.log").write_text(between.join(BARS) + f"\n{OOM}\n")
+    marks = long_texts.Marks.of(["memory"], [], "never")
+    seen = list(long_texts.Skimmed(str(tmp_path / "a.log"), marks, marks))
+    assert len(seen) < 0.5 * len(BARS) and seen[-1] == (len(BARS) + 1 if between == "\n" else 2, OOM)
+    case = read_texts([str(tmp_path / "a.log")])
+    assert (case.training[-1].cause, case.progress.step, case.progress.total) == ("cuda-oom", 80_000, 90_000)
+
+
+def test_what_a_long_log_went_on_after_is_no_death(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("\n".join([*STEPS[:40_000], OOM, *STEPS[40_000:]]))
+    (finding,) = read_texts([str(tmp_path / "a.log")]).training
+    assert (finding.line, finding.job.role) == (40_001, "noise")
+
+
+def test_a_word_that_comes_again_and_again_does_not_hide_another(tmp_path: Path) -> None:
+    lines = [f"{line}, memory: 10123" for line in STEPS]
+    (tmp_path / "a.log").write_text(
+        "\n".join([*lines[:60_000], OOM, *[line + " MiB" for line in lines[60_000:60_100]], *["."] * 20_000])
+    )
+    assert read_texts([str(tmp_path / "a.log")]).training[-1].line == 60_001
 
 
 @settings(max_examples=60)

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.evidence.texts.kernel_parser import ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
-from oomproof.evidence.texts.line_reader import LONGEST, UnreadableText, marked_lines, open_lines
+from oomproof.evidence.texts.line_reader import LONGEST, UnreadableText, open_lines
+from oomproof.evidence.texts.long_texts import marked_lines
 
 TEXT = b"one\ntwo\r\nthree"
 
@@ -121,8 +122,8 @@ def test_a_fifo(tmp_path: Path) -> None:
 # the quick way through a huge log
 
 
-def marked(path: Path, grep: str | None) -> list[tuple[int, str]]:
-    return list(marked_lines(str(path), ANCHORS, REPORT_STARTS, REPORT_END, grep=grep))
+def marked(path: Path) -> list[tuple[int, str]]:
+    return list(marked_lines(str(path), ANCHORS, REPORT_STARTS, REPORT_END))
 
 
 LINES = st.lists(
@@ -141,8 +142,7 @@ def test_the_quick_way_finds_what_reading_all_finds(tmp_path: Path, lines: list[
     path = tmp_path / "log"
     path.write_text("\n".join(["begin", *lines]) + "\n" * ended)
     whole = read(path)
-    by_grep, by_hand = marked(path, "grep"), marked(path, None)
-    assert by_grep == by_hand and set(by_grep) <= set(whole)
+    assert set(marked(path)) <= set(whole)
 
     def found(numbered: list[tuple[int, str]]) -> object:
         parser = KernelParser("k")
@@ -150,7 +150,7 @@ def test_the_quick_way_finds_what_reading_all_finds(tmp_path: Path, lines: list[
             parser.feed(number, line)
         return parser.finish()
 
-    assert found(by_grep) == found(whole)
+    assert found(marked(path)) == found(whole)
 
 
 def test_the_quick_way_in_bounded_memory(tmp_path: Path) -> None:
@@ -161,13 +161,12 @@ def test_the_quick_way_in_bounded_memory(tmp_path: Path) -> None:
         for _ in range(24):
             file.write(noise)
         file.write(kill + noise)
-    for grep in ("grep", None):
-        tracemalloc.start()
-        lines = marked(path, grep)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert len(lines) == 5 and lines[0][0] == 24 * 13_000 + 1
-        assert peak < 16 << 20
+    tracemalloc.start()
+    lines = marked(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(lines) == 5 and lines[0][0] == 24 * 13_000 + 1
+    assert peak < 16 << 20
 
 
 def test_a_log_cut_in_place_begins_with_zeros(tmp_path: Path) -> None:

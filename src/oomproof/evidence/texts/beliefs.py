@@ -29,6 +29,8 @@ _BELIEFS = {
     ),
 }  # fmt: skip
 
+ANCHORS = tuple(_BELIEFS)
+
 
 def beliefs_in(text: str) -> set[str]:
     return {name for name, (pattern, _, _) in _BELIEFS.items() if name in text and re.search(pattern, text)}

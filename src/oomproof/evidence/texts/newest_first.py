@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.line_prefixes import goes_back, strip
 from oomproof.records import replace
 
-_HELD = 8 << 20  # bytes held to look at a text's direction; a longer text is taken as it comes
+_BEGINNING = 1 << 20  # bytes in which a text's direction is looked for
+_HELD = 8 << 20  # bytes that can be turned round; a longer text is taken as it comes
 _OBJECT = 160  # what a held line takes beside its characters
 _LOOKS = 1000  # lines whose stamps are compared
 
@@ -19,16 +20,13 @@ class Ordered:
 
     def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
         rest = iter(lines)
-        held: list[tuple[int, str]] = []
-        size = 0
-        for part in rest:
-            held.append(part)
-            size += len(part[1]) + _OBJECT
-            if size > _HELD:
-                break
-        whole = size <= _HELD
+        held = _held(rest, _BEGINNING)
+        self.reversed = falls([line for _, line in held])
+        if self.reversed:
+            held += _held(rest, _HELD)
+            beyond = list(islice(rest, 1))
+            rest, self.reversed = chain(beyond, rest), not beyond
         self._last = held[-1][0] if held else 0
-        self.reversed = whole and falls([line for _, line in held])
         self._lines: Iterator[tuple[int, str]] = chain(held, rest)
         if self.reversed:
             self._lines = ((self._last + 1 - number, line) for number, line in reversed(held))
@@ -40,6 +38,14 @@ class Ordered:
         if not self.reversed:
             return finding
         return replace(finding, line=self._last + 1 - finding.line, newest_first=True)
+
+
+def _held(lines: Iterator[tuple[int, str]], most: int) -> list[tuple[int, str]]:
+    held: list[tuple[int, str]] = []
+    while most > 0 and (part := next(lines, None)) is not None:
+        held.append(part)
+        most -= len(part[1]) + _OBJECT
+    return held
 
 
 def falls(lines: Sequence[str]) -> bool:

@@ -309,7 +309,7 @@ class ProgressTracker:
 
     def _step(self, step: int, total: int) -> None:
         known = self._furthest.get(total)
-        if step <= 1 and known is not None and known > step + 1:
+        if known is not None and (step <= 1 < known - step or known - step > total / 2 > 0):
             self._marked.pop(total, None)  # the same loop begins anew: a next epoch, trial or attempt
             known = step
         before = self._marked.get(total)

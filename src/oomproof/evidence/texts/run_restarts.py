@@ -21,7 +21,7 @@ _ANNOUNCED = re.compile(
     r"^wandb: Agent Starting Run: \w|\d attempts left; will restart worker group|Restarting worker group|CANCELLED AT \S{10,30} DUE TO (?:JOB REQUEUE|PREEMPTION)"
     r"|^In ?\[\d{1,6}\]:"  # a notebook's next cell, a shell's next input
 )
-_ANNOUNCING = ("In [", "Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
+ANNOUNCING = ("In [", "Agent Starting Run", "estart", "REQUEUE", "PREEMPTION")
 _OFTEN = 3  # openings without a failure between them: the line is one of many
 _OPENINGS = 8  # of the first lines that tell something
 _LOOK = 40  # lines
@@ -33,11 +33,11 @@ _FEWEST_LETTERS = 5
 class RestartWatch:
     """``begin`` with the first lines, then ask of every block whether it may hold an opening, and of its lines which."""
 
-    __slots__ = ("_keys", "_quiet", "_shapes", "_started", "_until", "opened")
+    __slots__ = ("_quiet", "_shapes", "_started", "_until", "keys", "opened")
 
     def __init__(self) -> None:
         self._shapes: dict[str, str] = {}  # of the lines that opened the first run, each with its key
-        self._keys: tuple[str, ...] = ()
+        self.keys: tuple[str, ...] = ()
         self._started = False
         self._quiet: dict[str, int] = {}
         self._until = 0  # the last line of the first opening
@@ -62,10 +62,10 @@ class RestartWatch:
                 self._shapes[shape] = key
             seen.add(shape)
             self._until = number
-        self._keys = tuple(self._shapes.values())
+        self.keys = tuple(self._shapes.values())
 
     def may_open(self, text: str) -> bool:
-        return any(key in text for key in self._keys) or any(word in text for word in _ANNOUNCING)
+        return any(key in text for key in self.keys) or any(word in text for word in ANNOUNCING)
 
     def opens(self, number: int, line: str, failed: bool) -> bool:
         """Whether another run begins below a failure."""
@@ -78,7 +78,7 @@ class RestartWatch:
         self._quiet[shape] = 0 if failed else self._quiet.get(shape, 0) + 1
         if self._quiet[shape] > _OFTEN:
             del self._shapes[shape]
-            self._keys = tuple(self._shapes.values())
+            self.keys = tuple(self._shapes.values())
         elif not self.opened or number - self.opened > _LOOK:  # all of an opening, not only its last line
             self.opened = number
         return failed

@@ -12,6 +12,7 @@ from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
+from oomproof.evidence.texts.beliefs import ANCHORS as BELIEF_ANCHORS
 from oomproof.evidence.texts.beliefs import beliefs_in
 from oomproof.evidence.texts.collected_lines import Collected
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -20,15 +21,16 @@ from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel_parser import CUT_ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
 from oomproof.evidence.texts.kill_history import JobLog, dated, of_others, told_once
-from oomproof.evidence.texts.line_reader import marked_lines
+from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import SYSTEM
-from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
+from oomproof.evidence.texts.long_texts import Marks, Skimmed
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.notebooks import Outputs
 from oomproof.evidence.texts.program_sources import Reported
 from oomproof.evidence.texts.quoted_source import Examples
+from oomproof.evidence.texts.run_restarts import ANNOUNCING
 from oomproof.evidence.texts.screen_lines import Unwrapped
-from oomproof.evidence.texts.training_parser import TrainingParser
+from oomproof.evidence.texts.training_parser import PASSED_OVER, TrainingParser
 from oomproof.records import dataclass, field, replace
 
 
@@ -53,6 +55,14 @@ class TextCase:
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
+_SYSTEM_MARKS = Marks.of(_ANCHORS, REPORT_STARTS, REPORT_END)
+_AFTER = tuple(anchor for anchor in AFTER_A_FAILURE if anchor != "raining ")  # which stands beside most bars
+_QUOTES = ("@@ -", "```")
+_MARKS = Marks.of(
+    (*_SHORT, *GATE_BEYOND_ASCII, *_AFTER, *ANNOUNCING, *BELIEF_ANCHORS, *_QUOTES),
+    REPORT_STARTS,
+    REPORT_END,
+)
 _STARTERS = ("slurm", "kubelet", "container", "exit-code")
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
@@ -117,16 +127,20 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
         true: Callable[[Finding], Finding] = _as_it_is
-        if is_large_kernel_log(path):
-            for number, line in marked_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END):
+        raw = Skimmed(path, _MARKS, _SYSTEM_MARKS)
+        if raw.kernel_only:
+            for number, line in raw:
                 kernel.feed(number, line)
                 guards.feed(number, line)
         else:
-            raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
             lines = Ordered(Collected(Unwrapped(Reported(Outputs(raw)))))
             true = lines.true
             examples = Examples()
+            last = 0
             for batch in _batches(lines):
+                if batch[-1][0] - last > PASSED_OVER:
+                    examples = Examples()
+                last = batch[-1][0]
                 batch = [(number, "" if examples.inside(line) else line) for number, line in batch]
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
@@ -134,6 +148,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 beliefs |= beliefs_in("\n".join([line[:_LINE] for _, line in batch]))
                 for number, line in batch:
                     job.feed(number, line)
+                raw.look_for(job.openings)
             # said once all is read, with the file's name in front
             notes = [note.removeprefix(f"{path} ") for note in raw.notes]
             missing.extend(

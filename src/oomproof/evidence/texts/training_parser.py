@@ -23,6 +23,8 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 from oomproof.evidence.texts.wrapped_lines import Edge, WrappedLine, go_on, join_wrapped, wrapped_line
 from oomproof.records import replace
 
+PASSED_OVER = 500  # lines without a word of a failure, between two of a long text
+_USUAL = 60  # characters of one
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _TAGS = 256
@@ -73,6 +75,7 @@ class TrainingParser:
         self.progress = Progress()
         self.end = ""
         self.is_post = False
+        self._number = 0
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
@@ -95,6 +98,12 @@ class TrainingParser:
     def feed(self, number: int, line: str) -> None:
         if number == self._data_at:
             return  # an endless line comes in parts
+        if number - self._number > PASSED_OVER and self._number:
+            self._flush()
+            self._chains.went_by(
+                number - self._number, _USUAL * (number - self._number) if self._chains.last else 0
+            )
+        self._number = number
         if _is_data(line):
             self._data_at, line = number, line[:_DATA_HEAD]
         self._block.append((number, line))
@@ -129,6 +138,11 @@ class TrainingParser:
     def opened(self) -> int:
         """The line that opened the last of several runs; 0 where there is one."""
         return self._restarts.opened
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """What stands in the lines that may open another run."""
+        return self._restarts.keys
 
     def finished_after(self, number: int) -> bool:
         return self._tail.finished_after(number)
