@@ -78,14 +78,13 @@ class CalibratedCard:
         least, most = self.constants.get("with_matrices"), self.constants.get("with_convolutions")
         if not least or not most:
             return None
-        source = f"measured on {self.name} with torch {self.facts.get('torch')}"
-        return Constant(min(least, most) - MEASURED_CONTEXT, most, most + MEASURED_CONTEXT, source)
+        return Constant(min(least, most) - MEASURED_CONTEXT, most, most + MEASURED_CONTEXT)
 
     def card(self, usual: Card) -> Card:
         if self.context is None:
-            return Card(self.name, usual.context)
+            return usual
         bare, least = self.constants.get("context"), self.constants.get("with_matrices")
-        return Card(self.name, self.context, max(0, least - bare) if bare and least else 0)
+        return Card(self.context, max(0, least - bare) if bare and least else 0)
 
 
 def signature_key(signature: Mapping[str, Any]) -> str:

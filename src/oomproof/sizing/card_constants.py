@@ -13,57 +13,34 @@ class Constant:
     low: int
     usual: int
     high: int
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
     """Context: CUDA's own, kernels of torch's libraries, cuBLAS and cuDNN handles: device memory used less max_memory_reserved."""
 
-    name: str
     context: Constant
     # of it only where matrices are multiplied (cuBLAS): six networks of convolutions alone took 638 to 642 MiB, H200
     matrices: int = 128 * MIB
 
 
-ANY_CARD = Card(
-    "unknown card",
-    Constant(
-        430 * MIB, 766 * MIB, 800 * MIB,
-        "H200, PyTorch 2.11: 751 to 771 MiB in 14 runs of GPT-2; RTX 6000 Ada, PyTorch 2.10: 426 MiB",
-    ),
-)  # fmt: skip
-A100 = Card(
-    "A100-SXM4-40GB",
-    Constant(
-        1500 * MIB,
-        1680 * MIB,
-        1800 * MIB,
-        "least of what 45 timm models took beyond the simulated allocator, GPUMemNet's table",
-    ),
-)
+# H200, PyTorch 2.11: 751 to 771 MiB in 14 runs of GPT-2; RTX 6000 Ada, PyTorch 2.10: 426 MiB
+ANY_CARD = Card(Constant(430 * MIB, 766 * MIB, 800 * MIB))
 
 # beside it, where linear algebra is used (cuSOLVER): determinants took 34 MiB, eigenvalues 98, in one job each, H200
 SOLVER, SOLVER_OF_EIGENVALUES = 34 * MIB, 98 * MIB
 
-# a model that only runs, sized from its files: of no one card
-RUNNING = Constant(
-    300 * MIB, 766 * MIB, 900 * MIB,
-    "287 MiB for a bare context are reported of small cards; 750 to 770 with cuBLAS measured on an H200",
-)  # fmt: skip
+# a model that only runs, sized from its files, of no one card: 287 MiB for a bare context are reported of small cards; 750 to 770
+# with cuBLAS were measured on an H200
+RUNNING = Constant(300 * MIB, 766 * MIB, 900 * MIB)
 
-# the process on the host: libraries that only a real card loads
-HOST_CUDA = Constant(
-    300 * MIB,
-    450 * MIB,
-    2100 * MIB,
-    "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first",
-)
+# the process on the host, libraries that only a real card loads: 0.44 GB by PyTorch issue 113326, 2.06 GB where the cards are
+# counted first
+HOST_CUDA = Constant(300 * MIB, 450 * MIB, 2100 * MIB)
 
-# the process that loads a data file, beside its data: numpy alone, torch, transformers with its Trainer
-LOADING_PROCESS = Constant(
-    12 * MIB, 145 * MIB, 300 * MIB, "anonymous memory after the imports alone: numpy 12 MiB, pandas 50, torch 2.13 145, transformers 5.22 297"
-)  # fmt: skip
+# the process that loads a data file, beside its data, by its anonymous memory after the imports alone: numpy 12 MiB, pandas 50,
+# torch 2.13 145, transformers 5.22 (with its Trainer) 297
+LOADING_PROCESS = Constant(12 * MIB, 145 * MIB, 300 * MIB)
 
 # Shares of what is reserved, by which the measured figure may differ.
 # Simulated against measured max_memory_reserved: 14 runs of GPT-2 on an H200 lie between 1.0 % under and 6.6 % over.

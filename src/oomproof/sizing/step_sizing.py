@@ -6,7 +6,6 @@ import contextlib
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,7 +155,7 @@ def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: An
     copied_optimizer = copies.optimizer(optimizer) if optimizer is not None else None
     copied_batch, copied_step = copies.of(batch, "batch"), copies.function(step)
     if copied_optimizer is not None:
-        flow.optimizers.append(weakref.ref(copied_optimizer))
+        flow.optimizers.add(copied_optimizer)
     own["redirect"].forbidden = frozenset(map(id, copies.originals))
     flow.started = time.monotonic()
     try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
-from oomproof.records import dataclass, field
+from oomproof.records import dataclass, field, replace
 from oomproof.sizing import card_constants, log_variants
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.card_constants import A100, ANY_CARD, Card, Constant
+from oomproof.sizing.card_constants import ANY_CARD, Card, Constant
 from oomproof.sizing.estimate import Estimate, Phase
 from oomproof.sizing.log_variants import continued, reserved_in_other_orders
 from oomproof.sizing.virtual_gpu import child_results
@@ -31,7 +31,7 @@ PARTS = (
     "gradient buckets",
     "workspaces",
 )
-__all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "read", "replay"]
+__all__ = ["ANY_CARD", "VirtualRun", "gpu_estimate", "read", "replay"]
 PHASES = ("train", "eval", "generate")
 _OTHER_BACKEND = "backend:cudaMallocAsync"
 _NO_CARD_HAS = 1 << 40  # bytes
@@ -77,13 +77,13 @@ def read(folder: str) -> VirtualRun | None:
     """Of the process that had most on its card: launchers and helpers import torch as well."""
     results = child_results.read(folder, regular_only)
     return max(
-        (_run(path, VirtualResult.from_json(result)) for path, result in results.items()),
+        (load(path, VirtualResult.from_json(result)) for path, result in results.items()),
         key=lambda run: (bool(run.result.refused), run.result.steps, len(run.events)),
         default=None,
     )
 
 
-def _run(path: str, result: VirtualResult) -> VirtualRun:
+def load(path: str, result: VirtualResult) -> VirtualRun:
     run = VirtualRun(result, _events(path + ".gpu"), _bytes(path + ".births"), _events(path + ".host"))
     return completed(run)
 
@@ -291,12 +291,7 @@ def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
         live += size if name > 0 else -size
         peaks[phase] = max(peaks.get(phase, 0), live)
     highest = max(peaks.values(), default=0)
-    reached = run.result.phases
-    return tuple(
-        Phase(name, None, expected - highest + peaks[name] if name in peaks else None, name in reached)
-        for name in PHASES
-        if name != "generate" or name in reached or run.result.generates
-    )
+    return _phases(run, lambda name: (None, expected - highest + peaks[name] if name in peaks else None))
 
 
 def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
@@ -350,7 +345,12 @@ def gpu_estimate(
     if searched:
         wide = max(wide, card_constants.BENCHMARK_LEAST)
     high = context.high + searching + found.reserved + wide + sum(found.more.values())
-    return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
+
+    def sizes(name: str) -> tuple[int | None, None]:
+        peak = found.phases.get(name)
+        return None if peak is None else context.usual + min(peak, found.reserved), None
+
+    return Estimate(low, expected, high, shown), _phases(run, sizes)
 
 
 _WORTH_IT = 0.9  # of the upper end
@@ -375,23 +375,18 @@ _MATRICES = ("mm.default", "attention", "linalg")
 def context_of(run: VirtualRun, card: Card) -> Constant:
     """Less where no matrix is multiplied, more where one is taken apart: those libraries are loaded when they are first used."""
     solvers = run.result.solvers
+    context = card.context
     if solvers:
         eigenvalues = any(part in name for name in solvers for part in ("eig", "svd"))
-        more = card_constants.SOLVER_OF_EIGENVALUES if eigenvalues else card_constants.SOLVER
-        low, usual, high, source = (
-            card.context.low,
-            card.context.usual,
-            card.context.high,
-            card.context.source,
-        )
-        return Constant(low, usual + more, high + card_constants.SOLVER_OF_EIGENVALUES, source)
+        most = card_constants.SOLVER_OF_EIGENVALUES
+        usual = context.usual + (most if eigenvalues else card_constants.SOLVER)
+        return replace(context, usual=usual, high=context.high + most)
     operations = {str(signature.get("op")) for signature in run.result.signatures}
     multiplies = run.result.matrices or any(part in name for name in operations for part in _MATRICES)
     if not operations or run.result.recurrent or multiplies:
-        return card.context
-    context = card.context
+        return context
     low, usual, high = (max(0, size - card.matrices) for size in (context.low, context.usual, context.high))
-    return Constant(low, usual, high, context.source)
+    return replace(context, low=low, usual=usual, high=high)
 
 
 def widths(result: VirtualResult) -> dict[str, float]:
@@ -438,15 +433,11 @@ def _guessed_convolutions(result: VirtualResult) -> int:
     return result.convolutions if unmeasured is None else unmeasured
 
 
-def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
+def _phases(run: VirtualRun, sizes: Callable[[str], tuple[int | None, int | None]]) -> tuple[Phase, ...]:
+    """``sizes``: what a phase takes on the card and on the host."""
     reached = run.result.phases
     return tuple(
-        Phase(
-            name,
-            context + min(found.phases[name], found.reserved) if name in found.phases else None,
-            None,
-            name in reached,
-        )
+        Phase(name, *sizes(name), name in reached)
         for name in PHASES
         if name != "generate" or name in reached or run.result.generates
     )

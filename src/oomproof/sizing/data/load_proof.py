@@ -68,33 +68,17 @@ def _over(path: str, limit: int) -> OomproofError:
 
 
 def _start(command: list[str], join: Sequence[str]) -> subprocess.Popen[bytes]:
-    def enter() -> None:
-        _be_first_victim()
-        for processes in join:
-            try:
-                with open(processes, "w") as file:
-                    file.write("0")
-            except OSError:  # the looks hold the limit alone
-                pass
+    from oomproof.sizing.watched_child import enter
 
     try:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            preexec_fn=enter if sys.platform == "linux" else None,
+            preexec_fn=(lambda: enter(join)) if sys.platform == "linux" else None,
         )  # fmt: skip
     except OSError as error:
         raise OomproofError(
             f"cannot start {command[0]}: {error.strerror}", "name a Python with --python", NOT_FOUND
         ) from None
-
-
-def _be_first_victim() -> None:
-    """Should the machine run out of memory all the same, the kernel takes this process."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass
 
 
 def _watch(child: subprocess.Popen[bytes], path: str, limit: int) -> tuple[bytes, _Highest]:

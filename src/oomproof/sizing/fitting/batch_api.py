@@ -19,7 +19,7 @@ from oomproof.sizing.caching_allocator import smallest_capacity
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.fitting import fitted_batch, rank_agreement
 from oomproof.sizing.fitting.fitted_batch import Asked, Batch
-from oomproof.sizing.fitting.measured_fit import SETTLED, FitSettings, MeasuredFit
+from oomproof.sizing.fitting.measured_fit import SETTLED, FitSettings, MeasuredFit, bytes_of, settings_of
 from oomproof.sizing.fitting.module_state import modules_of
 from oomproof.sizing.fitting.oom_errors import memory_cause, phase_of
 from oomproof.sizing.fitting.probe_plan import START
@@ -31,7 +31,7 @@ from oomproof.sizing.fitting.split_notes import Seen, compares, split_notes
 from oomproof.sizing.fitting.training_probe import StateLoaded, StepCount, need_torch
 from oomproof.sizing.scaled_log import log_pair
 from oomproof.sizing.virtual_run import VirtualRun, asked_expandable, widths
-from oomproof.units import format_size, parse_size
+from oomproof.units import format_size
 
 _SHRINK = 0.9  # after a lack of memory that no measurement foresaw, where any size is allowed
 _LATER = ("eval", "generate", "save")  # phases that a smaller training batch does not help
@@ -231,14 +231,7 @@ def fit_batch(
 
     ``most``: samples at once, at most. ``capacity``: bytes that may be taken ("20G"); else what the card has free. ``settled``: optimizer
     steps after which a lack of memory is passed on. ``resume``: ``batch.state_dict()`` of a checkpoint. ``quiet``: say nothing."""
-    settings = FitSettings(
-        effective,
-        most,
-        start,
-        _bytes(capacity),
-        settled,
-        fitted_batch.silent if quiet else fitted_batch.to_stderr,
-    )
+    settings = settings_of(effective, most, start, capacity, settled, quiet=quiet)
     if start < 1:
         raise OomproofError(f"start={start} is no batch", "give a whole number from 1 on", USAGE)
     if make_batch is None and model is not None:
@@ -248,16 +241,12 @@ def fit_batch(
         )  # fmt: skip
     if make_batch is not None:
         assert step is not None
-        return fit_step(step, model, optimizer, make_batch, settings, gpu=_bytes(gpu), state=resume)
+        return fit_step(step, model, optimizer, make_batch, settings, gpu=bytes_of(gpu), state=resume)
     if gpu is not None:
         raise OomproofError("gpu= is for a step: a function that trains runs here", "give capacity=", USAGE)
     if step is not None:
         return FittedFunction(step, settings, resume)
     return lambda function: FittedFunction(function, settings, resume)
-
-
-def _bytes(size: Size) -> int | None:
-    return parse_size(size) if isinstance(size, str) else size
 
 
 # The largest batch for one step of a training: measured on the device it runs on, and everything put back; or predicted for a card that is not here.

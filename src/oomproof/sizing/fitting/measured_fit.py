@@ -17,6 +17,7 @@ from oomproof.sizing.fitting.released_memory import quick_collections
 from oomproof.sizing.fitting.split_notes import Seen, split_notes
 from oomproof.sizing.fitting.training_probe import StateLoaded, probed
 from oomproof.sizing.virtual_run import asked_expandable
+from oomproof.units import parse_size
 
 Around = Callable[[], AbstractContextManager[Callable[[], None]]]
 _NO_PROBE = 1 << 40
@@ -34,6 +35,24 @@ class FitSettings:
     capacity: int | None = None
     settled: int = SETTLED
     tell: fitted_batch.Tell = fitted_batch.to_stderr
+
+
+def settings_of(
+    effective: int | None = None,
+    most: int | None = None,
+    start: int = START,
+    capacity: str | int | None = None,
+    settled: int = SETTLED,
+    *,
+    quiet: bool,
+) -> FitSettings:
+    """As the arguments of the three ways to ask for a batch have them."""
+    tell = fitted_batch.silent if quiet else fitted_batch.to_stderr
+    return FitSettings(effective, most, start, bytes_of(capacity), settled, tell)
+
+
+def bytes_of(size: str | int | None) -> int | None:
+    return parse_size(size) if isinstance(size, str) else size
 
 
 class MeasuredFit:

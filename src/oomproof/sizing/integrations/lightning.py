@@ -14,15 +14,14 @@ from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.records import replace
-from oomproof.sizing.fitting import fitted_batch, rank_agreement
+from oomproof.sizing.fitting import rank_agreement
 from oomproof.sizing.fitting.fitted_batch import ANY, Asked, Batch, effective_note, wanted_effective
-from oomproof.sizing.fitting.measured_fit import FitSettings, MeasuredFit
+from oomproof.sizing.fitting.measured_fit import MeasuredFit, settings_of
 from oomproof.sizing.fitting.module_state import beside_weights, gradients_back, modules_of, passing_buffers
 from oomproof.sizing.fitting.module_state import kept as kept_on_host
 from oomproof.sizing.fitting.probe_plan import START
 from oomproof.sizing.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.sizing.fitting.released_memory import release
-from oomproof.units import parse_size
 
 # Two names of one library; whichever the script has imported
 _PACKAGE = (
@@ -51,10 +50,8 @@ class FitBatch(Callback):  # type: ignore[misc]
         name: str = "batch_size",
         quiet: bool = False,
     ) -> None:
-        limit = parse_size(capacity) if isinstance(capacity, str) else capacity
-        tell = fitted_batch.silent if quiet else fitted_batch.to_stderr
         self.effective, self.name = effective, name
-        self.settings = FitSettings(None, most, start, limit, tell=tell)
+        self.settings = settings_of(None, most, start, capacity, quiet=quiet)
         self.batch: Batch | None = None
         self._state: dict[str, Any] | None = None
 

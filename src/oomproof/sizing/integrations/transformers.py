@@ -14,14 +14,13 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.records import replace
-from oomproof.sizing.fitting import fitted_batch, rank_agreement
+from oomproof.sizing.fitting import rank_agreement
 from oomproof.sizing.fitting.fitted_batch import Asked, Batch, effective_note, wanted_effective
-from oomproof.sizing.fitting.measured_fit import FitSettings, MeasuredFit
+from oomproof.sizing.fitting.measured_fit import MeasuredFit, settings_of
 from oomproof.sizing.fitting.probe_plan import START
 from oomproof.sizing.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.sizing.fitting.put_back import put_back
 from oomproof.sizing.fitting.released_memory import empty_cache
-from oomproof.units import parse_size
 
 FILE = "oomproof_batch.json"  # in each checkpoint's folder
 _MOST_STEPS = 64  # of one measurement: it ends by itself after two or three
@@ -51,10 +50,7 @@ def fit_trainer(
             "auto_find_batch_size would search once more, and shrink the batch for an evaluation's lack of memory",
             "leave one of the two out", USAGE,
         )  # fmt: skip
-    limit = parse_size(capacity) if isinstance(capacity, str) else capacity
-    settings = FitSettings(
-        None, most, start, limit, tell=fitted_batch.silent if quiet else fitted_batch.to_stderr
-    )
+    settings = settings_of(None, most, start, capacity, quiet=quiet)
     before, devices = int(trainer.get_total_train_batch_size(args)), devices_of(trainer)
     asked = Asked(wanted_effective(effective, before), most, devices)
     asked.check()

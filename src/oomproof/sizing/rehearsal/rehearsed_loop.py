@@ -13,7 +13,7 @@ import torch
 from ..virtual_gpu.child_results import OutOfCard
 from ..virtual_gpu.nested_tensors import tensors
 from ..virtual_gpu.step_limits import STEPS
-from ..virtual_gpu.training_flow import OptimizerRounds
+from ..virtual_gpu.training_flow import ACCUMULATED, LivingOptimizers
 from .phase_peaks import EVAL, GENERATE, LOAD, SAVE, TRAIN, PhasePeaks
 
 EVALUATIONS = 2  # the second has what the first and the training have left behind
@@ -23,7 +23,6 @@ _WAIT = 5.0  # seconds of steps, or half of the time, in a loop without a loader
 _CALM = 25  # steps in which no more of the card was reserved: what batches of other sizes leave behind has come together
 _SETTLING = 1 / 3  # of the time, at most, to wait for that
 _GROWN = 1.005
-_ACCUMULATED = 16  # backward passes without a step: then it is taken for the script
 _MIB = 1 << 20
 _LARGE = 1 << 30  # bytes of a checkpoint: what is larger is not kept, for it would lie in memory
 _KEPT_LEAST = 256 << 10  # bytes that an evaluation finds more than the one before: less is a metric
@@ -57,8 +56,7 @@ class RehearsedLoop:
         # when, and how much else had happened by then
         self._last_step: tuple[float, tuple[int, ...]] | None = None
         self.step_seconds: float | None = None
-        self._rounds = OptimizerRounds()
-        self._optimizers: list[Any] = []
+        self._optimizers = LivingOptimizers()
 
     def is_here(self) -> bool:
         return os.getpid() == self.pid
@@ -73,13 +71,7 @@ class RehearsedLoop:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(self._after_step)
-        made = torch.optim.Optimizer.__init__
-
-        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            made(optimizer, *args, **kwargs)
-            self._optimizers.append(weakref.ref(optimizer))
-
-        torch.optim.Optimizer.__init__ = counted
+        self._optimizers.install()
         self._follow_backward()
         self._follow_modes()
         torch.save = self.saving(torch.save, 0)
@@ -152,26 +144,15 @@ class RehearsedLoop:
     def _after_backward(self) -> None:
         """One that gathers gradients over many passes holds no more by its step; one without an optimizer has made it."""
         self.passes += 1
-        optimizers = self._alive()
-        if not optimizers:
+        if not self._optimizers.alive():
             self._stepped()
-        elif self.passes > _ACCUMULATED and self.steps < STEPS:
-            self.tell(
-                f"gradients are accumulated over more than {_ACCUMULATED} passes: the first steps were taken before that"
-            )
-            for optimizer in optimizers:
-                try:
-                    optimizer.step()
-                except Exception:  # one that wants a closure
-                    self._optimizers = [known for known in self._optimizers if known() is not optimizer]
-
-    def _alive(self) -> list[Any]:
-        return [optimizer for optimizer in (known() for known in self._optimizers) if optimizer is not None]
+        elif self.passes > ACCUMULATED and self.steps < STEPS:
+            self._optimizers.step(self.tell)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.is_here() and not _compiling():
             self.passes = 0
-            if self._rounds.stepped(optimizer, self._alive()) > self.steps:
+            if self._optimizers.stepped(optimizer) > self.steps:
                 self._stepped()
 
     def _stepped(self) -> None:

@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 from oomproof.cli.command_parser import count
@@ -157,6 +155,7 @@ def _available() -> int | None:
 
 def _prove(cost: LoadCost, path: str, available: int | None, python: str | None) -> Any:
     from oomproof.sizing.data.load_proof import prove
+    from oomproof.sizing.watched_child import limited
 
     if not cost.loader:
         raise OomproofError(f"{path}: not proved: loading it would run code of the file", "leave out --prove")
@@ -169,23 +168,8 @@ def _prove(cost: LoadCost, path: str, available: int | None, python: str | None)
             "prove a part of it: oomproof data head",
             NOT_NOW,
         )
-    with _limited(limit) as join:
+    with limited(limit) as join:
         return prove(cost.loader, path, limit, python or sys.executable, join)
-
-
-@contextmanager
-def _limited(limit: int) -> Iterator[list[str]]:
-    """A cgroup in which the kernel enforces it, where we may make one; else an empty list, and the looks at the child do."""
-    from oomproof.runner.limit_backends import make_v1, make_v2
-
-    name = f"proof-{os.getpid()}"
-    backend = make_v2(name, limit)[0] or make_v1(name, limit)[0]
-    try:
-        yield backend.join if backend is not None else []
-    finally:
-        for folder in backend.remove if backend is not None else ():
-            with suppress(OSError):
-                os.rmdir(folder)
 
 
 def _convert(arguments: argparse.Namespace) -> int:

@@ -28,10 +28,11 @@ from oomproof.printable import show_line, tell_line, terminal_columns
 from oomproof.reports.table_text import folded, table
 from oomproof.sizing.card_constants import ALLOCATOR_SPREAD
 from oomproof.sizing.estimate import Estimate
-from oomproof.sizing.fit_verdict import Fit, Place, card_of, fit, ram_here
+from oomproof.sizing.fit_verdict import Fit, Place, card_of, fit
 from oomproof.sizing.host_figures import REPEATED
 from oomproof.sizing.rehearsing import Rehearsal, rehearse
 from oomproof.sizing.screens.size_report import typed, verdict_lines
+from oomproof.sizing.verbs.size import places_here
 from oomproof.sizing.virtual_gpu.child_results import Batch
 from oomproof.units import format_duration, format_size, parse_duration
 
@@ -91,19 +92,10 @@ def fits_of(rehearsal: Rehearsal) -> list[Fit]:
         return []
     places: list[tuple[Place, int]] = []
     if (host := rehearsal.peak("host")) is not None:
-        places.append((_ram(), host))
+        places.append((next(place for place in places_here() if place.kind == "ram"), host))
     if (gpu := rehearsal.peak("gpu")) is not None and rehearsal.card_total:
         places.append((_card(rehearsal), gpu))
     return [fit(place, Estimate(need, need, need, {})) for place, need in places]
-
-
-def _ram() -> Place:
-    from oomproof.cli.check import look_at_ledger
-    from oomproof.ledger.machine_facts import budget_of, gather
-
-    facts = gather()
-    snapshot, _ = look_at_ledger(facts)
-    return ram_here(budget_of(facts, reserved=snapshot.budget.reserved if snapshot else 0))
 
 
 def _card(rehearsal: Rehearsal) -> Place:
@@ -115,14 +107,8 @@ def _card(rehearsal: Rehearsal) -> Place:
         f"GPU {rehearsal.card}",
         free,
         total,
-        f"{place.name}, others hold {_gib(rehearsal.card_others)}",
+        f"{place.name}, others hold {format_size(rehearsal.card_others)}",
     )
-
-
-def _gib(size: int) -> str:
-    from oomproof.units import format_size
-
-    return format_size(size)
 
 
 def status_of(rehearsal: Rehearsal, fits: Sequence[Fit]) -> int:

@@ -245,7 +245,7 @@ class CompiledFunctions:
             return graph.forward
 
     def _is_on_card(self, item: Any) -> bool:
-        return isinstance(item, FakeTensor) and self.mode.log.where(item.untyped_storage()) == GPU
+        return isinstance(item, FakeTensor) and self.mode.log.where(item) == GPU
 
 
 def _name(function: Any) -> str:

@@ -45,6 +45,10 @@ def _truth(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(known)
 
 
+def _empty(mode: Any, shape: Any, dtype: Any) -> Any:
+    return mode.run(aten.empty.memory_format, shape, dtype=dtype, device="cpu")
+
+
 def _widen(mode: Any, what: str) -> None:
     mode.widened[what] = mode.widened.get(what, 0) + 1
 
@@ -63,7 +67,7 @@ def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if count is None:
         _widen(mode, "nonzero")
         count = tensor.numel()
-    return mode.run(aten.empty.memory_format, [count, tensor.dim()], dtype=torch.int64, device="cpu")
+    return _empty(mode, [count, tensor.dim()], torch.int64)
 
 
 def _masked_select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -73,7 +77,7 @@ def _masked_select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         _widen(mode, "masked_select")
         count = args[1].numel()
     count = count * shape.numel() // max(1, args[1].numel())
-    return mode.run(aten.empty.memory_format, [count], dtype=args[0].dtype, device="cpu")
+    return _empty(mode, [count], args[0].dtype)
 
 
 def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -88,7 +92,7 @@ def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
             if count is None:
                 _widen(mode, "a boolean mask")
                 count = index.numel()
-            taken = mode.run(aten.empty.memory_format, [count], dtype=torch.int64, device="cpu")
+            taken = _empty(mode, [count], torch.int64)
             plain += [taken] * index.dim()
         else:
             plain.append(index)
@@ -99,15 +103,15 @@ def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     _widen(mode, "unique")
     tensor = args[0]
     count = tensor.numel()
-    values = mode.run(aten.empty.memory_format, [count], dtype=tensor.dtype, device="cpu")
-    counts = mode.run(aten.empty.memory_format, [count], dtype=torch.int64, device="cpu")
+    values = _empty(mode, [count], tensor.dtype)
+    counts = _empty(mode, [count], torch.int64)
     return values, mode.run(aten.empty_like.default, counts), counts
 
 
 def _histogram(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """The card's takes integers too."""
     bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
-    return mode.run(aten.empty.memory_format, [bins], dtype=args[0].dtype, device="cpu")
+    return _empty(mode, [bins], args[0].dtype)
 
 
 def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,7 +122,7 @@ def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         _widen(mode, "bincount")
         length = args[0].numel()
     dtype = torch.int64 if weights is None else torch.float64
-    return mode.run(aten.empty.memory_format, [length], dtype=dtype, device="cpu")
+    return _empty(mode, [length], dtype)
 
 
 def _grouped_product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -130,7 +134,7 @@ def _grouped_product(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     shape = [left.shape[-2], right.shape[-1]]
     if left.dim() == right.dim():  # both by rows: one product for each group
         shape.insert(0, left.shape[0] if left.dim() == 3 else offsets.shape[0])
-    return mode.run(aten.empty.memory_format, shape, dtype=left.dtype, device="cpu")
+    return _empty(mode, shape, left.dtype)
 
 
 def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -145,9 +149,9 @@ def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         longest = int(max(lengths))
     elif targets.dim() != 2:
         _widen(mode, "the longest target of a CTC loss")
-    loss = mode.run(aten.empty.memory_format, [batch], dtype=args[0].dtype, device="cpu")
+    loss = _empty(mode, [batch], args[0].dtype)
     paths = [batch, steps, 2 * longest + 1]
-    return loss, mode.run(aten.empty.memory_format, paths, dtype=args[0].dtype, device="cpu")
+    return loss, _empty(mode, paths, args[0].dtype)
 
 
 def _packed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -158,13 +162,13 @@ def _packed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     each = sorted(map(int, lengths.tolist()), reverse=True)
     counts = [sum(length > step for length in each) for step in range(each[0] if each else 0)]
     shape = [sum(each), *source.shape[2:]]
-    return mode.run(aten.empty.memory_format, shape, dtype=source.dtype, device="cpu"), torch.tensor(counts)
+    return _empty(mode, shape, source.dtype), torch.tensor(counts)
 
 
 def _suppressed(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Boxes that overlap: as if none were left out. torchvision's detectors keep a fixed number of them after that."""
     _widen(mode, "nms")
-    return mode.run(aten.empty.memory_format, [args[0].shape[0]], dtype=torch.int64, device="cpu")
+    return _empty(mode, [args[0].shape[0]], torch.int64)
 
 
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -180,7 +184,7 @@ def _reduced_loss(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if out.dim():
         return out
     count = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
-    whole = mode.run(aten.empty.memory_format, [max(1, count)], dtype=out.dtype, device="cpu")
+    whole = _empty(mode, [max(1, count)], out.dtype)
     return mode.run(aten.as_strided.default, whole, [], [])
 
 
@@ -189,7 +193,7 @@ def _pixels(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     out = mode.run(func, *args, **kwargs)
     if mode.place_of(args) != GPU:
         return out
-    return mode.run(aten.empty.memory_format, list(out.shape), dtype=out.dtype, device="cpu")
+    return _empty(mode, list(out.shape), out.dtype)
 
 
 REPLACED: dict[Any, Any] = {
@@ -236,9 +240,7 @@ def exact(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if real is None:
         return None
     return tree_map(
-        lambda tensor: mode.run(
-            aten.empty.memory_format, list(tensor.shape), dtype=tensor.dtype, device="cpu"
-        ),
+        lambda tensor: _empty(mode, list(tensor.shape), tensor.dtype),
         real,
     )
 
@@ -424,6 +426,4 @@ def install(mode: Any, library: Any) -> None:
     if hasattr(aten, "_fused_rms_norm_backward"):
         kernels[aten.rms_norm.default] = root_mean_square(mode)
     for op, kernel in kernels.items():
-        mode.whole[op] = kernel
-        for key in ("CPU", "AutogradCPU"):
-            library.impl(op, kernel, key)
+        mode.take(library, op, kernel)

@@ -179,7 +179,7 @@ class FakeCopies:
         _check(tensor)
         self.originals.append(tensor)
         on_card = tensor.device.type in (self.home, "cuda")
-        if not on_card and tensor.numel() * tensor.itemsize <= LARGE:
+        if not on_card and tensor.nbytes <= LARGE:
             made = tensor.detach().clone()
             return made.requires_grad_(tensor.requires_grad)
         made = self.mode.like(tensor, GPU if on_card else HOST)

@@ -72,7 +72,7 @@ class KnownElements:
 
     def arrived(self, tensor: Any, moved: Any) -> None:
         """From the host."""
-        number = self._log.number(moved.untyped_storage())
+        number = self._log.number(moved)
         if number is not None and not tensor.requires_grad and self._is_small(moved):
             self._keep(number, moved, tensor.detach().to(moved.dtype))
 
@@ -131,14 +131,14 @@ class KnownElements:
         if written != (None,) and self._seconds_left > 0 and self.computed(func, args, kwargs) is not None:
             return  # in place, in what is known
         for target in targets:
-            self._forget(self._log.number(target.untyped_storage()))
+            self._forget(self._log.number(target))
 
     def _begin(self, target: Any) -> bool:
         """Of what was empty until now."""
-        number = self._log.number(target.untyped_storage())
+        number = self._log.number(target)
         if number is None or self._seconds_left < 0 or target.requires_grad or not self._is_small(target):
             return False
-        if target.numel() * target.itemsize != target.untyped_storage().nbytes():
+        if target.nbytes != target.untyped_storage().nbytes():
             return False
         self._keep(number, target, torch.zeros((), dtype=target.dtype))
         return True
@@ -150,7 +150,7 @@ class KnownElements:
         for tensor, value in zip(made, found, strict=True):
             if not isinstance(tensor, FakeTensor) or not isinstance(value, torch.Tensor):
                 continue
-            number = self._log.number(tensor.untyped_storage())
+            number = self._log.number(tensor)
             if number is not None and number not in self._flat and tensor.shape == value.shape:
                 self._keep(number, tensor, value)
 
@@ -171,7 +171,7 @@ class KnownElements:
             self._bytes -= flat.untyped_storage().nbytes()
 
     def _flat_of(self, tensor: Any) -> Any:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         return self._flat.get(number) if number is not None else None
 
     def _is_small(self, tensor: Any) -> bool:

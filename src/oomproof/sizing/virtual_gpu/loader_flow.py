@@ -211,7 +211,7 @@ class LoaderFlow:
         """Once for each dataset, until their queue is full."""
         dataset = id(iterator._dataset)
         self.unfed.discard(iterator)
-        sizes = [tensor.numel() * tensor.itemsize for tensor in tensors(batch)]
+        sizes = [tensor.nbytes for tensor in tensors(batch)]
         if iterator._num_workers and dataset not in self.settled:
             self.settled[dataset] = False  # the time may be over before they are
             self._note(iterator, sizes)

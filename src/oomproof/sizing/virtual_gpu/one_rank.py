@@ -168,7 +168,7 @@ def _data_parallel(log: Any) -> None:
                 learned = [item for item in module.parameters() if item.requires_grad]
                 buckets = {GPU: 0, HOST: 0}
                 for item in learned:
-                    buckets[GPU if is_cuda(item.device) else HOST] += item.numel() * item.itemsize
+                    buckets[GPU if is_cuda(item.device) else HOST] += item.nbytes
                 for where, size in buckets.items():
                     if size:
                         log.lasting(size, BUCKETS, where)

@@ -106,7 +106,7 @@ _SHARED = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), 
 
 def top_of_rows(tensor: Any, dim: int) -> int:
     """Counts of each digit, by block and by row, where rows are shared among blocks; and the rows one after the other."""
-    copied = 0 if tensor.is_contiguous() else tensor.numel() * tensor.itemsize
+    copied = 0 if tensor.is_contiguous() else tensor.nbytes
     length = int(tensor.shape[dim]) if tensor.dim() else 1
     rows = int(tensor.numel()) // max(1, length)
     if not rows or length < next(shortest for most, shortest in _SHARED if rows <= most):
@@ -121,7 +121,7 @@ def added_rows(indices: Any, values: Any) -> int:
     """``index_put`` that adds: the numbers are sorted, and what is added is made contiguous (Indexing.cu; a trace of an H200)."""
     shapes = [index.shape for index in indices if index is not None and index.dtype is not torch.bool]
     count = int(torch.broadcast_shapes(*shapes).numel()) if shapes else 0
-    copied = 0 if values.is_contiguous() else int(values.numel() * values.itemsize)
+    copied = 0 if values.is_contiguous() else int(values.nbytes)
     return copied + 6 * 8 * count
 
 
@@ -150,7 +150,7 @@ def _efficient_backward(args: Any) -> int:
 
 
 def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.itemsize) if isinstance(tensor, torch.Tensor) else 0
+    return int(tensor.nbytes) if isinstance(tensor, torch.Tensor) else 0
 
 
 def _turned(tensor: Any) -> int:

@@ -136,7 +136,7 @@ class Kernel:
         left = self.log.peak[GPU] - self.log.live[GPU]
         for name, operand in zip(self.operands, given, strict=False):
             if name in self.changed and isinstance(operand, torch.Tensor):
-                size = int(operand.numel() * operand.itemsize)
+                size = int(operand.nbytes)
                 if size <= left:
                     left -= size
                     yield size
@@ -172,7 +172,7 @@ class ExternKernels:
         matrices = [item for item in (*args, out) if isinstance(item, torch.Tensor) and item.dim() > 1]
         if any(_is_odd(item) for item in matrices):
             mode.unfamiliar[PADDED] = mode.unfamiliar.get(PADDED, 0) + 1
-            mode.log.perhaps(sum(int(item.numel() * item.itemsize) for item in matrices), None)
+            mode.log.perhaps(sum(int(item.nbytes) for item in matrices), None)
 
 
 def _is_odd(matrix: Any) -> bool:

@@ -223,8 +223,5 @@ def install(mode: Any, library: Any) -> None:
     _flatten(mode)
     for kind in _KINDS:
         for packed in (False, True):
-            kernel = _replaced(mode, kind, packed)
             packet = getattr(aten, kind)
-            mode.whole[packet.data if packed else packet.input] = kernel
-            for key in ("CPU", "AutogradCPU"):
-                library.impl(f"{kind}.{'data' if packed else 'input'}", kernel, key)
+            mode.take(library, packet.data if packed else packet.input, _replaced(mode, kind, packed))

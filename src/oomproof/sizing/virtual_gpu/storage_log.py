@@ -63,16 +63,16 @@ class StorageLog:
         self.forget: Any = lambda number: None  # called with the number of a storage that is gone
         self._told_peak = 0
 
-    def see(self, storage: Any, where: str) -> None:
+    def is_known(self, storage: Any) -> bool:
+        known = self.by_address.get(storage._cdata)
+        return known is not None and known[0]() is storage
+
+    def see(self, tensor: Any, where: str) -> None:
         """A storage that an operation returned; one that is known is left alone."""
-        address = storage._cdata
-        known = self.by_address.get(address)
-        if known is not None and known[0]() is storage:
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if not size or self.is_known(storage):
             return
-        size = storage.nbytes()
-        if not size:
-            return
-        number = self._allocated()
 
         def gone(_: Any) -> None:
             entry = self.by_address.get(address)
@@ -82,10 +82,8 @@ class StorageLog:
             self.events[where].extend((-number, size))
             self.forget(number)
 
+        number = self._taken(size, "", where)
         self.by_address[address] = (weakref.ref(storage, gone), number, where)
-        self.live[where] += size
-        self.events[where].extend((number, size))
-        self._note_peak(where)
 
     def _allocated(self, kind: str = "") -> int:
         self.births.append(self.part)
@@ -101,23 +99,25 @@ class StorageLog:
                 self._told_peak = self.live[GPU]
                 self.peak_place = self.place()
 
+    def _taken(self, size: int, kind: str, where: str) -> int:
+        number = self._allocated(kind)
+        self.live[where] += size
+        self._note_peak(where)
+        self.events[where].extend((number, size))
+        return number
+
     def passing(self, size: int, where: str = GPU) -> int | None:
         """A workspace: taken and given back within one operation. The number it gets."""
         if size <= 0:
             return None
-        number = self._allocated("workspaces")
-        self.live[where] += size
-        self._note_peak(where)
+        number = self._taken(size, "workspaces", where)
         self.live[where] -= size
-        self.events[where].extend((number, size, -number, size))
+        self.events[where].extend((-number, size))
         return number
 
     def passing_within(self, outer: int, inner: Iterable[int]) -> None:
         """Workspaces that come and go, one after the other, while another is held."""
-        number = self._allocated("workspaces")
-        self.live[GPU] += outer
-        self._note_peak(GPU)
-        self.events[GPU].extend((number, outer))
+        number = self._taken(outer, "workspaces", GPU)
         for size in inner:
             self.passing(size)
         self.live[GPU] -= outer
@@ -146,17 +146,14 @@ class StorageLog:
 
     def lasting(self, size: int, kind: str, where: str = GPU) -> None:
         """Memory that a library takes for good."""
-        number = self._allocated(kind)
-        self.live[where] += size
-        self._note_peak(where)
-        self.events[where].extend((number, size))
+        self._taken(size, kind, where)
 
-    def where(self, storage: Any) -> str:
-        known = self.by_address.get(storage._cdata)
+    def where(self, tensor: Any) -> str:
+        known = self.by_address.get(tensor.untyped_storage()._cdata)
         return known[2] if known is not None else HOST
 
-    def number(self, storage: Any) -> int | None:
-        known = self.by_address.get(storage._cdata)
+    def number(self, tensor: Any) -> int | None:
+        known = self.by_address.get(tensor.untyped_storage()._cdata)
         return known[1] if known is not None else None
 
     def mark(self, name: str) -> None:

@@ -34,6 +34,43 @@ class OptimizerRounds:
         return max(least, most - RESTS) if patient else most
 
 
+class LivingOptimizers:
+    """Those that the script made, and how many steps its loop has made with them."""
+
+    def __init__(self) -> None:
+        self.known: list[Any] = []  # weak references
+        self.rounds = OptimizerRounds()
+
+    def install(self) -> None:
+        made = torch.optim.Optimizer.__init__
+
+        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            made(optimizer, *args, **kwargs)
+            self.add(optimizer)
+
+        torch.optim.Optimizer.__init__ = counted
+
+    def add(self, optimizer: Any) -> None:
+        self.known.append(weakref.ref(optimizer))
+
+    def alive(self) -> list[Any]:
+        return [optimizer for optimizer in (known() for known in self.known) if optimizer is not None]
+
+    def step(self, tell: Any) -> None:
+        """In the script's place, which gathers gradients over many passes and holds no more by then."""
+        tell(
+            f"gradients are accumulated over more than {ACCUMULATED} passes: the first steps were taken before that"
+        )
+        for optimizer in self.alive():
+            try:
+                optimizer.step()
+            except Exception:  # one that wants a closure
+                self.known = [known for known in self.known if known() is not optimizer]
+
+    def stepped(self, optimizer: Any, patient: bool = True) -> int:
+        return self.rounds.stepped(optimizer, self.alive(), patient)
+
+
 ACCUMULATED = 16  # backward passes without a step: then it is taken for the script, which may gather forty
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
 _UNSHORTENED = 3.0  # seconds to wait for an evaluation in a loop without a loader, which cannot be shortened
@@ -56,9 +93,8 @@ class Flow:
         self.wanted = STEPS  # more where batches differ in shape
         self.step_ends: list[int] = []  # events of the card before the end of each step
         self.passes = 0  # backward passes since the last step
-        self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
-        self.rounds = OptimizerRounds()
-        self.roots: list[Any] = []
+        self.optimizers = LivingOptimizers()
+        self.roots: list[Any] = []  # weak references to the outermost modules
         self.began: Any = lambda: None  # called before the first pass
         self.phases: dict[str, int] = {}  # name → outermost forward passes
         self.modules: list[str] = []
@@ -89,7 +125,7 @@ class Flow:
         modules.register_module_forward_hook(self._leave, always_call=True)
         self._backward()
         self.saves.install()
-        self._optimizers()
+        self.optimizers.install()
         self._foreach()
         self._scaler()
 
@@ -111,39 +147,19 @@ class Flow:
 
             setattr(torch.autograd, name, during)
 
-    def _optimizers(self) -> None:
-        made = torch.optim.Optimizer.__init__
-
-        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            made(optimizer, *args, **kwargs)
-            self.optimizers.append(weakref.ref(optimizer))
-
-        torch.optim.Optimizer.__init__ = counted
-
     def _after_backward(self) -> None:
         """A loop that changes its parameters by hand has made a step; one that gathers gradients over many passes takes long to
         come to it, and holds no more by then."""
         self.passes += 1
-        optimizers = self._alive()
         roots = [root for root in (known() for known in self.roots) if root is not None]
         # after each pass: fake gradients are added up in new storages
         self._name([parameter.grad for root in roots for parameter in root.parameters()], "gradients")
-        if not optimizers:
+        if not self.optimizers.alive():
             self._stepped()
         elif self.passes > ACCUMULATED and self.steps < self.wanted:
-            tell(
-                f"gradients are accumulated over more than {ACCUMULATED} passes: the first steps were taken before that"
-            )
             passes = self.passes
-            for optimizer in optimizers:
-                try:
-                    optimizer.step()
-                except Exception:  # one that wants a closure
-                    self.optimizers = [known for known in self.optimizers if known() is not optimizer]
+            self.optimizers.step(tell)
             self.passes = passes
-
-    def _alive(self) -> list[Any]:
-        return [optimizer for optimizer in (known() for known in self.optimizers) if optimizer is not None]
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.log.part = PARTS_OF_STEP.index(OPTIMIZER)
@@ -157,7 +173,7 @@ class Flow:
         self.log.part = PARTS_OF_STEP.index(FORWARD)
         self.passes = 0
         patient = time.monotonic() - self.started < self.limit / 2
-        if self.rounds.stepped(optimizer, self._alive(), patient) > self.steps:
+        if self.optimizers.stepped(optimizer, patient) > self.steps:
             self._stepped()
 
     def _stepped(self) -> None:
@@ -171,7 +187,7 @@ class Flow:
     def _name(self, tensors: Any, kind: str) -> None:
         with torch._C.DisableTorchFunction():
             for tensor in fakes(tensors):
-                number = self.log.number(tensor.untyped_storage())
+                number = self.log.number(tensor)
                 if number is not None:
                     self.log.kinds.setdefault(number, kind)
 
@@ -222,7 +238,7 @@ class Flow:
             weight: Any = getattr(part, "weight", None)
             linear = isinstance(part, torch.nn.Linear) or type(part).__name__ == "Conv1D"
             if linear and weight.dim() == 2 and not weight.requires_grad and self.mode.is_on_card(weight):
-                number = self.log.number(weight.untyped_storage())
+                number = self.log.number(weight)
                 self.frozen[number] = (name, *weight.shape, weight.element_size())
 
     def _quiet_phase(self) -> str:

@@ -73,7 +73,7 @@ def possible(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if is_familiar(func):
         return 0
     storages = {
-        tensor.untyped_storage()._cdata: int(tensor.numel() * tensor.itemsize)
+        tensor.untyped_storage()._cdata: int(tensor.nbytes)
         for tensor in fakes((args, list(kwargs.values()), out))
     }
     size = sum(storages.values())

@@ -68,10 +68,10 @@ class UniformTensors:
 
     def is_truth(self, tensor: Any) -> bool:
         """Zeros and ones, in whatever type: predictions, which metrics refuse if they are anything else."""
-        return tensor.dtype is torch.bool or self._log.number(tensor.untyped_storage()) in self._truths
+        return tensor.dtype is torch.bool or self._log.number(tensor) in self._truths
 
     def _known(self, tensor: Any) -> Any:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         return self._values.get(number) if number is not None else None
 
     def see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -136,14 +136,14 @@ class UniformTensors:
         return packet in _CHECKED or (isinstance(args[1], float) and args[1] == math.inf)
 
     def _note(self, noted: dict[int, None], tensor: Any) -> None:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         if number is not None:
             noted[number] = None
             if len(noted) > REMEMBERED:
                 del noted[next(iter(noted))]
 
     def _was_checked(self, tensor: Any) -> bool:
-        return self._log.number(tensor.untyped_storage()) in self._checked
+        return self._log.number(tensor) in self._checked
 
     def arrived(self, tensor: Any, moved: Any) -> None:
         """From the host, where its elements can be read."""
@@ -156,12 +156,12 @@ class UniformTensors:
             self._keep(moved, COUNTING)
 
     def _keep(self, tensor: Any, value: Any) -> None:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         if number is None:
             return
         self._checked.pop(number, None)
         self._truths.pop(number, None)
-        whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
+        whole = tensor.nbytes == tensor.untyped_storage().nbytes()
         if value is None or not whole:
             self._values.pop(number, None)
             return
@@ -184,7 +184,7 @@ class SetElements:
         self._most: dict[int, int] = {}
 
     def most(self, tensor: Any) -> int | None:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         known = self._most.get(number) if number is not None else None
         if known is None and self._uniform.value(tensor) == 0:
             return 0
@@ -206,10 +206,10 @@ class SetElements:
             self._keep(out, sum(found) if None not in found else None)  # type: ignore[arg-type]
 
     def _keep(self, tensor: Any, most: int | None) -> None:
-        number = self._log.number(tensor.untyped_storage())
+        number = self._log.number(tensor)
         if number is None:
             return
-        whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
+        whole = tensor.nbytes == tensor.untyped_storage().nbytes()
         if most is None or not whole:
             self._most.pop(number, None)
             return

@@ -60,7 +60,7 @@ def _block() -> int:
 
 
 def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.itemsize)
+    return int(tensor.nbytes)
 
 
 def _filled(tensor: Any, groups: int, block: int) -> int:
@@ -236,6 +236,12 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         finally:
             depth.inside -= 1
 
+    def take(self, library: Any, op: Any, kernel: Any) -> None:
+        """In place of torch's own kernel."""
+        self.whole[op] = kernel
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(op, kernel, key)
+
     def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """An operation as part of one that is replaced."""
         return super().__torch_dispatch__(func, (), args, kwargs)
@@ -247,14 +253,12 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         where = self.depth.creating
         fresh = False
         for tensor in fakes(out[::-1] if func is _DROPOUT else out):
-            storage = tensor.untyped_storage()
-            known = self.log.by_address.get(storage._cdata)
-            if known is not None and known[0]() is storage:
+            if self.log.is_known(tensor.untyped_storage()):
                 continue
             if where is None:
                 where = self.place_of(args, kwargs)
             fresh = True
-            self.log.see(storage, where)
+            self.log.see(tensor, where)
         if fresh and where == GPU:
             if func is _ADD and self.log.part == _BACKWARD:
                 self._note_sum(args, out)
@@ -279,14 +283,14 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         signature = self.signatures.number(_GRADIENTS, args, kwargs)
         sizes = self.workspaces(_GRADIENTS, args, kwargs, out)
         for index, (tensor, size) in enumerate(zip(fakes(out), sizes, strict=True)):
-            self.log.see(tensor.untyped_storage(), GPU)
+            self.log.see(tensor, GPU)
             self.log.passing_all((size,), signature, first=not index)
 
     def _note_sum(self, args: Any, out: Any) -> None:
         """autograd adds up two gradients of one tensor in the first one's memory, but never in that of a tensor of another class,
         such as ours; see `virtual_run`."""
         operands = [tensor for tensor in args[:2] if isinstance(tensor, FakeTensor)]
-        numbers = [self.log.number(tensor.untyped_storage()) for tensor in (*operands, out)]
+        numbers = [self.log.number(tensor) for tensor in (*operands, out)]
         known = [number for number in numbers if number is not None]
         if len(known) == 3 and operands[0].shape == out.shape:
             self.log.sums[known[2]] = (known[0], known[1])
@@ -294,7 +298,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""
         for tensor in fakes(given):
-            if self.log.where(tensor.untyped_storage()) == GPU:
+            if self.log.where(tensor) == GPU:
                 return GPU
         return HOST
 
@@ -304,7 +308,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         if not isinstance(tensor, FakeTensor):
             return False
         with torch._C.DisableTorchFunction():
-            return self.log.where(tensor.untyped_storage()) == GPU
+            return self.log.where(tensor) == GPU
 
     def seen_device(self, tensor: Any) -> torch.device:
         if self.in_kernel_invocation:

@@ -46,7 +46,7 @@ def _buffers(mode: VirtualMode) -> None:
     register = torch.nn.Module.register_buffer
 
     def registered(self: Any, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(tensor) is torch.Tensor and _is_host(tensor) and tensor.numel() * tensor.itemsize > LARGE:
+        if type(tensor) is torch.Tensor and _is_host(tensor) and tensor.nbytes > LARGE:
             tensor = mode.like(tensor, HOST)
         return register(self, name, tensor, *args, **kwargs)
 

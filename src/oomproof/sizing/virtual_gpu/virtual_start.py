@@ -232,7 +232,7 @@ def install(folder: str) -> None:
 def _overhead(flow: Any, own: dict[str, Any]) -> int:
     """What the virtual GPU took of the process. The compiler's modules, which we need, torch loads with the first optimizer."""
     elements = own["mode"].known.most_bytes if "mode" in own else 0
-    return int(own.get("overhead", 0) + elements + (0 if flow.optimizers else own.get("compiler", 0)))
+    return int(own.get("overhead", 0) + elements + (0 if flow.optimizers.known else own.get("compiler", 0)))
 
 
 def _install(folder: str) -> None:
@@ -379,7 +379,7 @@ def _result(reason: str, own: dict[str, Any] = _own) -> VirtualResult:
         reason=reason,
         refused=own.get("refused") or "",
         steps=flow.steps,
-        trains=bool(flow.optimizers),
+        trains=bool(flow.optimizers.known),
         phases=flow.phases,
         marks=list(log.marks),
         host_marks=list(log.host_marks),

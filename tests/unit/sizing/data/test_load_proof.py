@@ -61,14 +61,14 @@ def test_the_kernel_enforces_it_where_a_cgroup_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The looks are switched off: 600 MiB of rows must not get past 64 MiB all the same."""
-    from oomproof.sizing.verbs.data import _limited
+    from oomproof.sizing.watched_child import limited
 
     monkeypatch.setattr(load_proof, "_LOOK", 30.0)
     greedy = tmp_path / "greedy.py"
     greedy.write_text(
         "import time; x = bytearray(600 << 20); x[::4096] = bytes(len(x) // 4096); time.sleep(60)"
     )
-    with _limited(64 * MIB) as join:
+    with limited(64 * MIB) as join:
         if not join:
             pytest.skip("no cgroup may be made here")
         folder = Path(join[0]).parent
