@@ -52,7 +52,7 @@ for function in (forward, whole_step, evaluate):
 for _ in range(2):
     torch._dynamo.reset()
     torch.compile(forward, backend="eager", fullgraph=True)(torch.randn(2, 4))
-print(json.dumps([found, "_oomproof.agent.phases_torch" in sys.modules]))
+print(json.dumps([found, "_oomproof.agent.trainers.phases_torch" in sys.modules]))
 """
 
 

@@ -145,9 +145,6 @@ class Agent:
         if key in self._installed:
             return
         self._installed.add(key)
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-        if not os.path.exists(path):
-            return
         try:
             import importlib
 
@@ -240,7 +237,7 @@ class Agent:
         try:
             try:
                 from .census import answer
-                from .own_failures import is_ours
+                from .frame_variables import is_ours
             except (ImportError, OSError, MemoryError, RecursionError) as error:
                 self.failed("census", error)
                 return

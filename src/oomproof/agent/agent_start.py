@@ -17,16 +17,16 @@ if TYPE_CHECKING:  # typing itself takes longer to import than all of this
 
 
 HOOKS: dict[str, list[str]] = {
-    "torch": ["phases_torch", "allocator", "gpu_limit", "spill"],
-    "torch.utils.data.dataloader": ["phases_torch"],
-    "torch._dynamo.utils": ["phases_torch"],
-    "safetensors.torch": ["phases_files"],
-    "transformers.modeling_utils": ["phases_files"],
+    "torch": ["trainers.phases_torch", "allocator", "gpu_limit", "spill"],
+    "torch.utils.data.dataloader": ["trainers.phases_torch"],
+    "torch._dynamo.utils": ["trainers.phases_torch"],
+    "safetensors.torch": ["trainers.phases_torch"],
+    "transformers.modeling_utils": ["trainers.phases_torch"],
     "transformers.generation.utils": ["generation"],
-    "transformers.trainer": ["phases_transformers"],
-    "lightning.pytorch.trainer.trainer": ["phases_lightning"],
-    "pytorch_lightning.trainer.trainer": ["phases_lightning"],
-    "accelerate.accelerator": ["phases_files"],
+    "transformers.trainer": ["trainers.phases_transformers"],
+    "lightning.pytorch.trainer.trainer": ["trainers.phases_lightning"],
+    "pytorch_lightning.trainer.trainer": ["trainers.phases_lightning"],
+    "accelerate.accelerator": ["trainers.phases_torch"],
     "wandb.sdk.wandb_run": ["wandb_metrics"],
 }
 
@@ -185,7 +185,7 @@ class _CensusAsked:
         except ValueError:
             pass
         try:
-            from .own_failures import is_ours
+            from .frame_variables import is_ours
         except (ImportError, MemoryError, OSError):
             return
         try:

@@ -29,7 +29,7 @@ from .census_kinds import (
 from .census_rows import copies
 from .census_tables import Tables
 from .census_walk import SMALL, Thing, Walk
-from .own_failures import is_ours
+from .frame_variables import is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from .census_kinds import (
     length,
 )
 from .census_tables import arrow_table, pandas_parts
-from .own_failures import is_ours
+from .frame_variables import is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 
 from .census_kinds import ARROW, DATASET, NUMPY, PANDAS, TENSOR, Kind, Kinds
-from .frame_variables import attributes
-from .own_failures import is_ours
+from .frame_variables import attributes, is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

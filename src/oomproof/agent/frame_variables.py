@@ -1,7 +1,8 @@
-"""Variables of running functions and attributes of objects, read without running code of theirs and without holding them."""
+"""Variables of running functions and attributes of objects, read without running or holding anything of the job's."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -15,6 +16,14 @@ _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's own fast variables
 _ASK_THEMSELVES = {"locals", "vars", "dir", "eval", "exec"}
 _OURS = 3  # references to that dict: the frame's, ours, and the one that counts them
 _GETSET = type(type.__dict__["__dict__"])  # how Python itself gives an object's attributes
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = ("torch/", "numpy/", "pandas/", "pyarrow/", "datasets/")  # that a look may ask
+_FILES = (
+    os.path.join(_PACKAGE, "agent"), os.path.join(_PACKAGE, "leaf"), os.path.join(os.path.dirname(os.__file__), "json"),
+    "<frozen", "<__array", *_LIBRARIES,
+)  # fmt: skip
+_INSTALLED = tuple("-packages/" + name for name in _LIBRARIES)
 
 
 class FrameVariables:
@@ -75,3 +84,14 @@ def _calls(code: Any, names: set[str]) -> bool:
         if steps[at] == opmap["LOAD_GLOBAL"] and names.intersection(code.co_names[number >> shift :][:1]):
             return True
     return False
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an exception raised while we look is a failure of ours; one of a signal handler of the job is the job's. False when it came through a function of somebody else's, whom only a signal can have called."""
+    traceback: Any = error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(_FILES) and not any(name in file for name in _INSTALLED):
+            return False
+        traceback = traceback.tb_next
+    return True

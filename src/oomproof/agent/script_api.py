@@ -71,12 +71,9 @@ def stop_requested() -> bool:
     Call it once a step, on every rank: all ranks then say yes in the same step."""
     agent = _agent()
     if agent is not None:
-        requests = sys.modules.get("_oomproof.agent.job_requests")
-        if requests is None:
-            from importlib import import_module
+        from importlib import import_module
 
-            requests = import_module("_oomproof.agent.job_requests")
-        return bool(requests.stop_requested(agent))
+        return bool(import_module("_oomproof.agent.trainers.job_requests").stop_requested(agent))
     path = os.environ.get("OOMPROOF_STOP_FILE")
     return path is not None and os.path.exists(path)
 

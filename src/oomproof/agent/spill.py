@@ -17,9 +17,20 @@ from ..leaf.proc_files import is_alive, start_time
 from . import cuda_memory, gpu_limit
 from .agent_core import _anonymous
 from .cache_release import size
-from .pinned_memory import MIB, PIECE, NotPinned, PinnedMemory
 from .spill_conditions import host_headroom, largest_beside, refusal, samples_in
-from .spill_pool import Spilled, SpillPool, StepTimes, always_text, fitting_share, small_part, text_of
+from .spill_pool import (
+    MIB,
+    PIECE,
+    NotPinned,
+    PinnedMemory,
+    Spilled,
+    SpillPool,
+    StepTimes,
+    always_text,
+    fitting_share,
+    small_part,
+    text_of,
+)
 
 LEAST = 256 * MIB
 # seconds between looks for the card that the job uses, of several; and at most

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..leaf.proc_files import kib_field, read_bytes
 from . import cuda_memory
-from .pinned_memory import MIB
+from .spill_pool import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

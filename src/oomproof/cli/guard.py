@@ -39,7 +39,7 @@ from oomproof.guard.view import JobKey
 from oomproof.leaf.action_kinds import WARN
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
-from oomproof.machine import daemon_thresholds, daemons, nvidia
+from oomproof.machine import daemons, nvidia
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import asdict, replace
@@ -206,7 +206,7 @@ def _card_feed() -> GpuFeed | None:
 
 
 def _tell_other_guards(floor: int, host: HostView) -> None:
-    thresholds = daemon_thresholds.read(daemons.running())
+    thresholds = daemons.thresholds(daemons.running())
     for line in other_guards.lines(thresholds, floor, host.mem_total, host.swap_total, host.inside_a_limit):
         tell(line)
 
@@ -272,7 +272,7 @@ def _status(as_json: bool) -> int:
     host = HostView()
     floor = next((lease.floor for lease in leases if lease.floor), 0)
     floor = floor or guard_settings(RunSettings(), host).floor
-    thresholds, sizes = daemon_thresholds.read(daemons.running()), (host.mem_total, host.swap_total)
+    thresholds, sizes = daemons.thresholds(daemons.running()), (host.mem_total, host.swap_total)
     if as_json:
         others = [
             {

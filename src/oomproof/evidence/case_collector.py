@@ -28,7 +28,7 @@ from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.leaf import attempt_names
 from oomproof.leaf.action_kinds import REQUEST, WARN
 from oomproof.leaf.command_lines import without_profiler
-from oomproof.machine import kernel_log, memory, processes, shutdown
+from oomproof.machine import kernel_log, memory, processes, systemd_manager
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
 from oomproof.recording import spill_record
@@ -130,7 +130,7 @@ def collect(
 
         case = replace(case, died_at=died_at(run))
     if _sigterm_just_now(case):
-        case = replace(case, going_down=shutdown.under_way(systemctl))
+        case = replace(case, going_down=systemd_manager.is_shutting_down(systemctl))
     case = replace(case, missing=tuple(missing))
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
 

@@ -21,7 +21,7 @@ from oomproof.guard.view import Action, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.leaf.action_kinds import RESUME, WARN, WITHDRAW
 from oomproof.ledger.live_runs import ACTION_PAUSE
-from oomproof.machine.charge_alarm import ChargeAlarm
+from oomproof.machine.cgroups import ChargeAlarm
 from oomproof.machine.clock import boottime
 from oomproof.records import replace
 from oomproof.units import format_size

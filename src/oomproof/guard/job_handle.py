@@ -11,8 +11,15 @@ from oomproof.guard.process_tree import ProcessTree
 from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import cache_faults, processes
 from oomproof.machine.cache_faults import CacheFaults
-from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
-from oomproof.machine.charge_alarm import ChargeAlarm
+from oomproof.machine.cgroups import (
+    Cgroup,
+    CgroupV1,
+    CgroupV2,
+    ChargeAlarm,
+    JobMemory,
+    all_procs_files,
+    read_pids,
+)
 from oomproof.machine.kill_counters import kills_in
 
 _GENERATIONS = 4  # a shell, a launcher, its agent, the trainers

@@ -13,18 +13,18 @@ from oomproof.machine import (
     cgroup_limits,
     cgroups,
     daemons,
+    disk_space,
     gpu,
     host_identity,
     jobs,
+    kernel_settings,
     memory,
     nvidia,
-    overcommit,
     pressure,
-    shm,
     swap,
     twins,
-    unowned_memory,
 )
+from oomproof.machine.memory import Unowned
 from oomproof.records import dataclass, replace
 
 # Long enough for a driver that has to wake its cards, short enough for a person at a prompt.
@@ -36,11 +36,11 @@ class Facts:
     here: memory.Memory  # inside the limit that is the machine here; the machine's own where there is none
     memory: memory.Memory
     swaps: tuple[swap.Swap, ...]
-    unowned: unowned_memory.Unowned
+    unowned: Unowned
     pressure: pressure.Pressure | None
-    overcommit: overcommit.Overcommit | None
+    overcommit: kernel_settings.Overcommit | None
     limits: cgroup_limits.Limits
-    shm: shm.SharedMemory | None
+    shm: disk_space.DiskSpace | None
     place: host_identity.HostEnvironment
     gpus: gpu.Gpus
     daemons: tuple[daemons.Daemon, ...]
@@ -53,9 +53,9 @@ class Facts:
         return self.here.total < self.memory.total
 
     @property
-    def unowned_here(self) -> unowned_memory.Unowned:
+    def unowned_here(self) -> Unowned:
         """What no process owns is the machine's, not a container's."""
-        return unowned_memory.Unowned(0, 0, 0, 0, 0) if self.limited else self.unowned
+        return Unowned(0, 0, 0, 0, 0) if self.limited else self.unowned
 
 
 def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str = "/") -> Facts:
@@ -73,11 +73,11 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
     facts = Facts(
         memory=now,
         swaps=swap.read(proc, sys),
-        unowned=unowned_memory.read(proc, sys),
+        unowned=memory.read_unowned(proc, sys),
         pressure=pressure.read(proc),
-        overcommit=overcommit.read(proc),
+        overcommit=kernel_settings.read_overcommit(proc),
         limits=limits,
-        shm=shm.read(f"{dev}/shm"),
+        shm=disk_space.read(f"{dev}/shm"),
         place=host_identity.read(proc, root),
         gpus=gpu.Gpus(),
         daemons=daemons.among(everybody.values()),

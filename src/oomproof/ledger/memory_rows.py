@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from oomproof.machine.jobs import Job
-from oomproof.machine.memory import Memory
-from oomproof.machine.unowned_memory import Unowned
+from oomproof.machine.memory import Memory, Unowned
 from oomproof.records import dataclass
 
 Kind = Literal["job", "processes", "kernel", "reclaimable", "free", "rest"]

@@ -12,9 +12,8 @@ import psutil
 
 from oomproof.machine.gpu import Gpu, Gpus
 from oomproof.machine.jobs import Process
-from oomproof.machine.memory import Memory
+from oomproof.machine.memory import Memory, Unowned
 from oomproof.machine.swap import Swap
-from oomproof.machine.unowned_memory import Unowned
 
 
 class MemoryReader:

@@ -20,9 +20,12 @@ from oomproof.records import dataclass
 
 __all__ = [
     "Overlap", "ProcessMemory", "answers", "boot_id", "catches", "children", "command_line", "descendants", "is_alive", "memory",
-    "overlap", "parse_overlap", "pss", "start_time", "stat_fields",
+    "openmp_runtimes", "overlap", "parse_overlap", "pss", "start_time", "stat_fields",
 ]  # fmt: skip
 
+# libgomp-a34b3233.so.1.0.0 is how wheels carry their own copy
+_OPENMP = re.compile(rb"/(?:[^/\n]*/)*lib(gomp|iomp5|omp)(?:-[0-9a-f]+)?\.so[.0-9]*(?=\n| \(deleted\)|\Z)")
+_MOST_MAPS = 32 << 20  # a process with a million mappings is not read to its end
 _MASK = re.compile(rb"^Sig(Blk|Cgt):\s*([0-9a-f]+)$", re.MULTILINE)
 
 
@@ -119,6 +122,19 @@ def overlap(pid: int, proc: str = "/proc") -> Overlap | None:
         return parse_overlap(text) if text else None
     except ValueError:
         return None
+
+
+def openmp_runtimes(pid: int, proc: str = "/proc") -> dict[str, str]:
+    """OpenMP runtimes it has loaded; two different ones are a known reason for crashes. Runtime (gomp, iomp5, omp) → one file it was loaded from. Empty for a process that has gone or is not ours."""
+    try:
+        with open(f"{proc}/{pid}/maps", "rb") as file:
+            maps = file.read(_MOST_MAPS)
+    except OSError:
+        return {}
+    by_name: dict[str, str] = {}
+    for match in _OPENMP.finditer(maps):
+        by_name.setdefault(match[1].decode(), match[0].decode("utf-8", "replace"))
+    return by_name
 
 
 if sys.platform == "darwin":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof.machine.daemon_thresholds import Threshold
+from oomproof.machine.daemons import Threshold
 from oomproof.units import GIB, format_size
 
 

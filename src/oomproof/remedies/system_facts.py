@@ -8,16 +8,13 @@ import sys as system
 from oomproof.ledger.machine_facts import Facts, gather
 from oomproof.machine import (
     asking_user,
-    daemon_thresholds,
+    daemons,
     disk_space,
     kernel_settings,
-    mglru,
     nvidia,
     page_sample,
     processes,
     systemd_manager,
-    user_delegation,
-    user_limits,
 )
 from oomproof.machine.jobs import Job
 from oomproof.records import dataclass
@@ -38,13 +35,13 @@ class SystemFacts:
     host: Facts
     user: asking_user.AskingUser
     kernel: kernel_settings.KernelSettings
-    limits: user_limits.UserLimits
-    delegation: user_delegation.Delegation
+    limits: kernel_settings.UserLimits
+    delegation: systemd_manager.Delegation
     systemd: bool = True
     lingers: bool = False
     kernel_log: bool = True  # whether the user may read it
-    mglru: mglru.Mglru | None = None
-    thresholds: tuple[daemon_thresholds.Threshold, ...] = ()
+    mglru: kernel_settings.Mglru | None = None
+    thresholds: tuple[daemons.Threshold, ...] = ()
     disk: disk_space.DiskSpace | None = None  # what / is on
     driver: str | None = None
     sampled: SampledJob | None = None
@@ -65,13 +62,13 @@ def gather_system(
         host=host,
         user=user,
         kernel=kernel,
-        limits=user_limits.read(proc),
-        delegation=user_delegation.read(user.uid, proc, sys),
+        limits=kernel_settings.user_limits(proc),
+        delegation=systemd_manager.delegation(user.uid, proc, sys),
         systemd=systemd_manager.has_systemd(os.path.join(root, "run")),
         lingers=systemd_manager.lingers(user.name, os.path.join(root, systemd_manager.LINGER.lstrip("/"))),
         kernel_log=_may_read_log(user, kernel, dev),
-        mglru=mglru.read(sys),
-        thresholds=daemon_thresholds.read(host.daemons, proc, root),
+        mglru=kernel_settings.read_mglru(sys),
+        thresholds=daemons.thresholds(host.daemons, proc, root),
         disk=disk_space.read(root),
         driver=nvidia.driver_version(proc),
         sampled=_sampled(host, user.uid, proc),

@@ -13,7 +13,7 @@ from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import Job
 from oomproof.guard.poll_interval import SAMPLE_STILL
 from oomproof.leaf.command_lines import SHELLS
-from oomproof.machine import openmp, processes
+from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
@@ -210,7 +210,7 @@ class Sampler:
         """Two OpenMP runtimes in one process: noted once, for the day it crashes in native code."""
         self._next_libraries = t + _LIBRARIES_EVERY
         for process in samples[:_LIBRARIES_OF]:
-            loaded = openmp.runtimes(process.pid)
+            loaded = processes.openmp_runtimes(process.pid)
             if len(loaded) > 1:
                 text = f"{process.name} (pid {process.pid}) has loaded {len(loaded)} OpenMP runtimes: "
                 text += ", ".join(loaded[name] for name in sorted(loaded))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.agent import phases_torch
+from oomproof.agent.trainers import phases_torch
 
 
 class Agent:

@@ -13,9 +13,18 @@ import pytest
 from helpers_gpu import GIB, MIB, Card, FakeAgent
 
 from oomproof.agent import cuda_memory, gpu_limit, pinned_memory, spill, spill_conditions
-from oomproof.agent.pinned_memory import PIECE, NotPinned, PinnedMemory
 from oomproof.agent.spill_conditions import host_headroom
-from oomproof.agent.spill_pool import Spilled, StepTimes, always_text, fitting_share, small_part, text_of
+from oomproof.agent.spill_pool import (
+    PIECE,
+    NotPinned,
+    PinnedMemory,
+    Spilled,
+    StepTimes,
+    always_text,
+    fitting_share,
+    small_part,
+    text_of,
+)
 from oomproof.leaf.allocator_memory import from_stats
 
 # --- memory -----------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from oomproof.ledger.machine_facts import Facts, gather
 from oomproof.ledger.memory_rows import rows
 from oomproof.ledger.swap_commands import first_size
 from oomproof.machine.cgroup_limits import Level, Limits
+from oomproof.machine.disk_space import DiskSpace
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.machine.host_identity import HostEnvironment
-from oomproof.machine.overcommit import Overcommit
-from oomproof.machine.shm import SharedMemory
+from oomproof.machine.kernel_settings import Overcommit
 from oomproof.machine.swap import Swap, Zram
 from oomproof.remedies.system_plan import swap_wanted
 from oomproof.reports import check_screen as report
@@ -152,7 +152,7 @@ def calm(facts: Facts) -> Facts:
     return replace(
         facts,
         swaps=(Swap("/swap.img", 8 * GIB, 0, -2),),
-        shm=SharedMemory(16 * GIB, 16 * GIB),
+        shm=DiskSpace(16 * GIB, 16 * GIB),
         place=HostEnvironment(container=False, wsl=False, root_filesystem="ext4"),
     )
 
@@ -176,10 +176,10 @@ def test_risks_one_by_one(freeze: Facts) -> None:
     assert only(overcommit=Overcommit(2, 4 * GIB, 3 * GIB))[0] == "overcommit"
     assert only(daemons=()) == ("no-oom-daemon", "oomproof run -- python train.py")
     assert only(swaps=())[0] == "no-swap"
-    assert only(shm=SharedMemory(64 * MIB, 64 * MIB)) == ("shm", "sudo mount -o remount,size=15G /dev/shm")
-    assert only(shm=SharedMemory(16 * GIB, 64 * MIB)) == ("shm", "ls -lhS /dev/shm | head")
+    assert only(shm=DiskSpace(64 * MIB, 64 * MIB)) == ("shm", "sudo mount -o remount,size=15G /dev/shm")
+    assert only(shm=DiskSpace(16 * GIB, 64 * MIB)) == ("shm", "ls -lhS /dev/shm | head")
     docker = HostEnvironment(container=True, wsl=False, root_filesystem="overlay")
-    assert only(shm=SharedMemory(64 * MIB, 64 * MIB), place=docker)[1].startswith("docker run --shm-size=")
+    assert only(shm=DiskSpace(64 * MIB, 64 * MIB), place=docker)[1].startswith("docker run --shm-size=")
     short = replace(base.memory, available=GIB)
     assert only(memory=short, swaps=(Swap("/swap.img", 8 * GIB, 7 * GIB, -2),)) == (
         "below-margin",

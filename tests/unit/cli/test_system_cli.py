@@ -14,12 +14,11 @@ from oomproof.cli import system
 from oomproof.cli.main import main
 from oomproof.ledger.job_history import JobHistory, JobPeak
 from oomproof.machine.asking_user import AskingUser
-from oomproof.machine.daemon_thresholds import Threshold
-from oomproof.machine.daemons import Daemon
+from oomproof.machine.daemons import Daemon, Threshold
 from oomproof.machine.disk_space import DiskSpace
 from oomproof.machine.host_identity import HostEnvironment
 from oomproof.machine.kernel_settings import KernelSettings
-from oomproof.machine.user_delegation import Delegation
+from oomproof.machine.systemd_manager import Delegation
 from oomproof.records import replace
 from oomproof.remedies.system_facts import SystemFacts, gather_system
 

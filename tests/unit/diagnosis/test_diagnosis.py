@@ -676,7 +676,7 @@ def test_told_to_end_while_systemd_stops_the_machine(
 ) -> None:
     attempt.ended(signal=SIGTERM)
     monkeypatch.setattr(collect_module, "boottime", lambda: END + 2)
-    monkeypatch.setattr(collect_module.shutdown, "under_way", lambda _: said == "stopping")
+    monkeypatch.setattr(collect_module.systemd_manager, "is_shutting_down", lambda _: said == "stopping")
     check(attempt.verdict(), cause, "proven" if said == "stopping" else "likely")
 
 
@@ -685,7 +685,7 @@ def test_a_kernel_kill_while_the_machine_stops_stays_one(
 ) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     monkeypatch.setattr(collect_module, "boottime", lambda: END + 2)
-    monkeypatch.setattr(collect_module.shutdown, "under_way", lambda _: True)
+    monkeypatch.setattr(collect_module.systemd_manager, "is_shutting_down", lambda _: True)
     check(attempt.verdict(), "oom-kill-memcg", "proven")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence.job_output import contains
 from oomproof.evidence.script_handlers import branches
-from oomproof.machine import openmp
+from oomproof.machine import processes
 from oomproof.recording.attempt import Attempt as RunAttempt
 
 SCRIPT = b"""
@@ -154,14 +154,14 @@ def mapped(folder: Path, *names: str) -> list[Any]:
 
 
 def test_runtimes_in_the_maps_of_a_process(tmp_path: Path) -> None:
-    before = set(openmp.runtimes(os.getpid()))
+    before = set(processes.openmp_runtimes(os.getpid()))
     held = mapped(
         tmp_path, "libgomp-a34b3233.so.1.0.0", "libiomp5.so", "libgompertz.so", "libomptarget.so.16"
     )
-    found = openmp.runtimes(os.getpid())
+    found = processes.openmp_runtimes(os.getpid())
     assert set(found) == before | {"gomp", "iomp5"} and len(held) == 4
     assert found["iomp5"].endswith("/libiomp5.so")
-    assert openmp.runtimes(1 << 22) == {}
+    assert processes.openmp_runtimes(1 << 22) == {}
 
 
 def test_two_runtimes_are_a_possible_reason_of_a_segfault(tmp_path: Path) -> None:

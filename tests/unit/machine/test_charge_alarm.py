@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.machine import cgroups
-from oomproof.machine.charge_alarm import ChargeAlarm
+from oomproof.machine.cgroups import ChargeAlarm
 from oomproof.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="cgroups are Linux's")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomproof.ledger.memory_rows import rows
 from oomproof.machine import macos
-from oomproof.machine.unowned_memory import Unowned
+from oomproof.machine.memory import Unowned
 
 VM_STAT = """\
 Mach Virtual Memory Statistics: (page size of 16384 bytes)

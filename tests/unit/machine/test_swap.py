@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fake_machine import FakeMachine
 
-from oomproof.machine import swap, unowned_memory
+from oomproof.machine import memory, swap
 
 MIB = 1 << 20
 # zram0 of a machine under a training job: tensors, stored nearly as they are
@@ -60,6 +60,6 @@ def test_the_pool_counts_devices_that_are_no_swap(tmp_path: Path) -> None:
     machine.write("sys/block/zram0/mm_stat", POOR)
     machine.write("sys/block/zram1/mm_stat", GOOD)
     machine.write("sys/block/sda/size", "1\n")
-    found = unowned_memory.read(machine.proc, machine.sys)
+    found = memory.read_unowned(machine.proc, machine.sys)
     assert found.zram == 388587520 + 1100000000
     assert (found.zswap, found.per_cpu, found.huge_pages) == (7 * 1024, 3 * 1024, 2 * MIB)

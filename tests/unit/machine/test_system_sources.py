@@ -12,15 +12,12 @@ from fake_machine import FakeMachine
 
 from oomproof.machine import (
     asking_user,
-    daemon_thresholds,
+    daemons,
     disk_space,
     kernel_settings,
-    mglru,
     nvidia,
     page_sample,
     systemd_manager,
-    user_delegation,
-    user_limits,
 )
 from oomproof.machine.daemons import Daemon
 
@@ -56,22 +53,24 @@ def test_sysrq_f_wants_its_bit(value: int, may: bool) -> None:
 
 
 def test_mglru(machine: FakeMachine) -> None:
-    assert mglru.read(machine.sys) is None
+    assert kernel_settings.read_mglru(machine.sys) is None
     machine.write("sys/kernel/mm/lru_gen/enabled", "0x0007\n")
     machine.write("sys/kernel/mm/lru_gen/min_ttl_ms", "1000\n")
-    assert mglru.read(machine.sys) == mglru.Mglru(True, 1000)
+    assert kernel_settings.read_mglru(machine.sys) == kernel_settings.Mglru(True, 1000)
     machine.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n")
-    assert mglru.read(machine.sys) == mglru.Mglru(False, 1000)
+    assert kernel_settings.read_mglru(machine.sys) == kernel_settings.Mglru(False, 1000)
 
 
 def test_user_limits(machine: FakeMachine) -> None:
-    assert user_limits.read(machine.proc) == user_limits.UserLimits()
+    assert kernel_settings.user_limits(machine.proc) == kernel_settings.UserLimits()
     machine.write("proc/self/limits", LIMITS)
-    assert user_limits.read(machine.proc) == user_limits.UserLimits(32 << 30, None, 8 << 20, 1024)
+    assert kernel_settings.user_limits(machine.proc) == kernel_settings.UserLimits(
+        32 << 30, None, 8 << 20, 1024
+    )
 
 
 def test_user_limits_of_a_real_shell() -> None:
-    shown = "import sys; from oomproof.machine import user_limits; print(user_limits.read().address_space)"
+    shown = "import sys; from oomproof.machine import kernel_settings; print(kernel_settings.user_limits().address_space)"
     limited = subprocess.run(
         ["bash", "-c", 'ulimit -v 4194304; exec "$0" -c "$1"', sys.executable, shown],
         capture_output=True, text=True, check=True,
@@ -80,19 +79,19 @@ def test_user_limits_of_a_real_shell() -> None:
 
 
 def test_delegation(machine: FakeMachine) -> None:
-    assert user_delegation.read(1000, machine.proc, machine.sys).version == 0
+    assert systemd_manager.delegation(1000, machine.proc, machine.sys).version == 0
     mount = "35 24 0:30 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"
     machine.write("proc/self/mountinfo", mount)
-    assert user_delegation.read(1000, machine.proc, machine.sys).has_memory is None, "no manager runs"
+    assert systemd_manager.delegation(1000, machine.proc, machine.sys).has_memory is None, "no manager runs"
     manager = "sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service"
     machine.write(f"{manager}/cgroup.events", "populated 1\n")
     machine.write(f"{manager}/cgroup.controllers", "\n")
-    assert user_delegation.read(1000, machine.proc, machine.sys).has_memory is False
+    assert systemd_manager.delegation(1000, machine.proc, machine.sys).has_memory is False
     machine.write(f"{manager}/cgroup.controllers", "cpu memory pids\n")
-    assert user_delegation.read(1000, machine.proc, machine.sys).has_memory is True
+    assert systemd_manager.delegation(1000, machine.proc, machine.sys).has_memory is True
     v1 = "36 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     machine.write("proc/self/mountinfo", mount + v1)
-    assert user_delegation.read(1000, machine.proc, machine.sys).version == 1
+    assert systemd_manager.delegation(1000, machine.proc, machine.sys).version == 1
 
 
 def test_linger_and_systemd(tmp_path: Path) -> None:
@@ -125,9 +124,9 @@ def test_who_asks() -> None:
 
 
 def test_earlyoom(machine: FakeMachine) -> None:
-    def threshold(*argv: str) -> daemon_thresholds.Threshold:
+    def threshold(*argv: str) -> daemons.Threshold:
         machine.process(7, "earlyoom", argv=("/usr/bin/earlyoom", *argv))
-        return daemon_thresholds.read([Daemon("earlyoom", 7)], machine.proc, str(machine.folder))[0]
+        return daemons.thresholds([Daemon("earlyoom", 7)], machine.proc, str(machine.folder))[0]
 
     assert (threshold("-r", "3600").memory_percent, threshold().swap_percent) == (10, 10)
     assert threshold("-m", "5,3", "-s", "100").memory_percent == 5
@@ -139,7 +138,7 @@ def test_nohang(machine: FakeMachine) -> None:
     machine.process(8, "nohang", argv=("python3", "nohang", "--monitor", "--config", "/etc/n.conf"))
     text = "# soft_threshold_min_mem = 9 %\nsoft_threshold_min_mem = 5 %\nsoft_threshold_min_swap = 300 M\n"
     machine.write("etc/n.conf", text)
-    (threshold,) = daemon_thresholds.read([Daemon("nohang", 8)], machine.proc, str(machine.folder))
+    (threshold,) = daemons.thresholds([Daemon("nohang", 8)], machine.proc, str(machine.folder))
     assert (threshold.memory_percent, threshold.swap_percent) == (5, None)
     assert threshold.settings_file == "/etc/n.conf"
 
@@ -151,11 +150,11 @@ def test_systemd_oomd_as_debian_sets_it(machine: FakeMachine) -> None:
     machine.write(f"{units}/-.slice.d/10-oomd.conf", "[Slice]\nManagedOOMSwap=kill\n")
     pressure = "[Service]\nManagedOOMMemoryPressure=kill\nManagedOOMMemoryPressureLimit=50%\n"
     machine.write(f"{units}/user@.service.d/10-oomd.conf", pressure)
-    (threshold,) = daemon_thresholds.read([Daemon("systemd-oomd", 9)], machine.proc, str(machine.folder))
+    (threshold,) = daemons.thresholds([Daemon("systemd-oomd", 9)], machine.proc, str(machine.folder))
     assert threshold.pressure == ("user@.service above 50% for 20s",)
     assert threshold.swap_percent == 10
     machine.write("etc/systemd/system/user@.service.d/10-oomd.conf", "[Service]\n")  # hides the one of /usr
-    (threshold,) = daemon_thresholds.read([Daemon("systemd-oomd", 9)], machine.proc, str(machine.folder))
+    (threshold,) = daemons.thresholds([Daemon("systemd-oomd", 9)], machine.proc, str(machine.folder))
     assert threshold.pressure == ()
 
 

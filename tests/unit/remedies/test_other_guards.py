@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from fake_machine import FakeMachine
 
-from oomproof.machine import daemon_thresholds, daemons
-from oomproof.machine.daemon_thresholds import Threshold
-from oomproof.machine.daemons import Daemon
+from oomproof.machine import daemons
+from oomproof.machine.daemons import Daemon, Threshold
 from oomproof.remedies.other_guards import acts_below, is_first, lines, where
 from oomproof.units import GIB, MIB, parse_size
 
@@ -79,7 +78,7 @@ def oomd_machine(folder: Path, **files: str) -> FakeMachine:
 
 
 def oomd_lines(machine: FakeMachine, swap: int) -> list[str]:
-    thresholds = daemon_thresholds.read(daemons.running(machine.proc), machine.proc, str(machine.folder))
+    thresholds = daemons.thresholds(daemons.running(machine.proc), machine.proc, str(machine.folder))
     return lines(thresholds, FLOOR, RAM, swap)
 
 

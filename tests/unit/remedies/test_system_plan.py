@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 
 from oomproof.ledger.job_history import JobHistory, JobPeak, declared
 from oomproof.machine.asking_user import AskingUser
-from oomproof.machine.daemon_thresholds import Threshold
-from oomproof.machine.daemons import Daemon
+from oomproof.machine.daemons import Daemon, Threshold
 from oomproof.machine.disk_space import DiskSpace
 from oomproof.machine.gpu import Gpu, Gpus
 from oomproof.machine.host_identity import HostEnvironment
-from oomproof.machine.kernel_settings import KernelSettings
-from oomproof.machine.overcommit import Overcommit
+from oomproof.machine.kernel_settings import KernelSettings, Overcommit, UserLimits
 from oomproof.machine.page_sample import PageSample
-from oomproof.machine.shm import SharedMemory
 from oomproof.machine.swap import Swap, Zram
-from oomproof.machine.user_delegation import Delegation
-from oomproof.machine.user_limits import UserLimits
+from oomproof.machine.systemd_manager import Delegation
 from oomproof.records import replace
 from oomproof.remedies.system_change import Change, SwapFile, Sysctl
 from oomproof.remedies.system_facts import SampledJob, SystemFacts, gather_system
@@ -42,7 +38,7 @@ def facts(tmp_path: Path) -> SystemFacts:
     told = gather_system(machine.proc, machine.sys, machine.dev, str(tmp_path), ADA)
     return replace(
         told,
-        host=replace(told.host, daemons=(), shm=SharedMemory(16 * GIB, 16 * GIB)),
+        host=replace(told.host, daemons=(), shm=DiskSpace(16 * GIB, 16 * GIB)),
         kernel=KernelSettings(60, 0, 1, 0, 0),
         delegation=Delegation(2, ("cpu", "memory", "pids")),
         systemd=True,
@@ -235,7 +231,7 @@ def test_delegation(facts: SystemFacts) -> None:
 
 def test_by_hand(facts: SystemFacts) -> None:
     worse = replace(
-        with_host(facts, shm=SharedMemory(64 * MIB, 64 * MIB), gpus=Gpus((Gpu(0, "L4", 1, 0, 1, persistence=False),))),
+        with_host(facts, shm=DiskSpace(64 * MIB, 64 * MIB), gpus=Gpus((Gpu(0, "L4", 1, 0, 1, persistence=False),))),
         limits=UserLimits(address_space=32 * GIB), lingers=False, kernel_log=False, driver="535.54",
     )  # fmt: skip
     told = plan(worse, NONE)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 
 import transformers  # noqa: E402
 
-from oomproof.agent.phases_transformers import make_callback  # noqa: E402
+from oomproof.agent.trainers.phases_transformers import make_callback  # noqa: E402
 from oomproof.errors import OomproofError  # noqa: E402
 from oomproof.sizing.fitting.memory_meter import HostMeter  # noqa: E402
 from oomproof.sizing.integrations.transformers import FILE, fit_trainer, longest_only  # noqa: E402

@@ -11,11 +11,11 @@ import os
 import sys
 import time
 
-from ..leaf.attempt_names import LISTENS
+from ...leaf.attempt_names import LISTENS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .agent_core import Agent
+    from ..agent_core import Agent
 
 _AHEAD = 4  # steps, on the CPU
 _AHEAD_CUDA = 20

@@ -10,17 +10,31 @@ import os
 import sys
 import time
 
-from .agent_core import in_phase
+from ..agent_core import in_phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .agent_core import Agent
+    from ..agent_core import Agent
 
 
 _LAST_MOMENTS = 0.5  # seconds a dying process is waited for, by a job that has failed already
 _SAVED_EVERY = 5.0  # seconds between two checkpoints that are told
+
+
+# Loading and saving by the libraries around PyTorch: (class, or None for functions of the module; method: phase)
+_METHODS = {
+    "transformers.modeling_utils": (
+        "PreTrainedModel",
+        {"from_pretrained": "load", "save_pretrained": "save"},
+    ),
+    "accelerate.accelerator": (
+        "Accelerator",
+        {"save_state": "save", "load_state": "load", "save_model": "save"},
+    ),
+    "safetensors.torch": (None, {"save_file": "save", "load_file": "load"}),
+}
 
 
 class _Mode:
@@ -30,6 +44,9 @@ class _Mode:
 
 
 def install(module: Any, agent: Agent) -> None:
+    if module.__name__ in _METHODS:
+        _watch_files(module, agent)
+        return
     if module.__name__ == "torch.utils.data.dataloader":
         _watch_loader(module, agent)
         return
@@ -287,3 +304,14 @@ def _found_dead(iterator: Any, agent: Agent) -> bool:
 
 def _never() -> bool:
     return False
+
+
+def _watch_files(module: Any, agent: Agent) -> None:
+    owner_name, methods = _METHODS[module.__name__]
+    owner = module if owner_name is None else getattr(module, owner_name)
+    for name, phase in methods.items():
+        plain = owner.__dict__.get(name)
+        if isinstance(plain, classmethod):
+            setattr(owner, name, classmethod(in_phase(agent, phase, plain.__func__)))
+        elif plain is not None:
+            setattr(owner, name, in_phase(agent, phase, plain))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 
-from .agent_core import in_phase
+from ..agent_core import in_phase
 from .job_requests import Request, listen, on_several_machines, world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .agent_core import Agent
+    from ..agent_core import Agent
 
 
 def install(module: Any, agent: Agent) -> None:
@@ -38,7 +38,7 @@ def make_callback() -> Any:
     """Also how a spawned process gets it back: the class is made anew there, from that process's Lightning."""
     import sys
 
-    from . import agent_start
+    from .. import agent_start
 
     agent: Any = agent_start.agent()
     name = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 
-from .agent_core import in_phase
+from ..agent_core import in_phase
 from .job_requests import Request, listen, on_several_machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .agent_core import Agent
+    from ..agent_core import Agent
 
 
 def install(module: Any, agent: Agent) -> None:
