@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from oomproof.diagnosis.death_patterns import Ending
     from oomproof.diagnosis.outage_verdict import Outage
     from oomproof.diagnosis.verdict import Verdict
+    from oomproof.reports.document import Document
 
 _INPUT_WAIT = 0.1  # seconds
 _WEEK = 7 * 86400.0
 _PASTE = "paste what the job printed (its last 200 lines, the traceback whole) and what dmesg shows, then: oomproof why FILE"
-_DOCUMENT = 10_000  # columns: nothing in a document is broken or cut for a terminal's width
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -181,21 +181,21 @@ def _show(arguments: argparse.Namespace, value: dict[str, Any], text: str, colou
     return 0
 
 
-def _write_documents(arguments: argparse.Namespace, text: str) -> None:
+def _write_documents(arguments: argparse.Namespace, document: Document) -> None:
     """What the terminal shows, as Markdown and as a page."""
-    from oomproof.reports import report_file, text_document
+    if not arguments.md and not arguments.html:
+        return
+    from oomproof.reports import html_parts, markdown_parts, report_file
 
-    for name, page in (
-        (arguments.md, text_document.markdown_page),
-        (arguments.html, text_document.html_page),
-    ):
+    for name, page in ((arguments.md, markdown_parts.page), (arguments.html, html_parts.page)):
         if name:
-            report_file.write(Path(name), partial(page, text), force=arguments.force)
+            report_file.write(Path(name), partial(page, document), force=arguments.force)
             _wrote(name)
 
 
 def _explain_one(arguments: argparse.Namespace) -> int:
-    from oomproof.reports.verdict_text import long_form, three_lines
+    from oomproof.reports.verdict_blocks import long_form
+    from oomproof.reports.verdict_text import three_lines
 
     story = which = ""
     verdict: Verdict
@@ -232,7 +232,9 @@ def _explain_one(arguments: argparse.Namespace) -> int:
             if verdict.cause == "machine-down" and (outage := _outage(run)) is not None:
                 verdict = _with_its_next(verdict, outage)
                 if not arguments.short:
-                    story = f"\n\n{_outage_text(outage, _width())}"
+                    from oomproof.reports.outage_report import outage_text
+
+                    story = f"\n\n{outage_text(outage, width=_width(), beside_verdict=True)}"
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run, outage)
     colour = wants_colour(sys.stdout)
@@ -326,7 +328,9 @@ def _write_files(
         "log": not arguments.no_log,
     }
     if outage is not None:
-        quoted["outage"] = _outage_text(outage, _DOCUMENT)
+        from oomproof.reports.outage_report import outage_document
+
+        quoted["outage"] = outage_document(outage, beside_verdict=True)
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
@@ -361,12 +365,6 @@ def _outage(run: run_folders.Run) -> Outage | None:
     return judge_outage(facts) if facts else None
 
 
-def _outage_text(outage: Outage, width: int) -> str:
-    from oomproof.reports.outage_report import outage_text
-
-    return outage_text(outage, width=width, beside_verdict=True)
-
-
 def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
     """Where memory filled, what to do is known by who was alive, not by one run: starting it as before fills it again."""
     from oomproof.reports.outage_report import next_step
@@ -380,9 +378,11 @@ def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
 def _patterns(arguments: argparse.Namespace) -> int:
     from oomproof.diagnosis.death_patterns import find_patterns
     from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
-    from oomproof.reports.pattern_report import patterns_text
+    from oomproof.reports.document import terminal
+    from oomproof.reports.pattern_report import patterns_document
 
-    what, following = arguments.what, ""
+    what = arguments.what
+    following: Document = ()
     if _are_files(what):
         endings = endings_of_texts(what)
     else:
@@ -390,25 +390,32 @@ def _patterns(arguments: argparse.Namespace) -> int:
         endings = endings_of_runs(dict.fromkeys(run for name in names for run in runs_of(name)))
         following = _why_the_last(endings)
     patterns = find_patterns(endings)
-    if arguments.md or arguments.html:
-        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT) + following)
-    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()) + following)
+    document = (*patterns_document(patterns), *following)
+    _write_documents(arguments, document)
+    return _show(arguments, patterns.to_json(), terminal(document, _width()))
 
 
-def _why_the_last(endings: list[Ending]) -> str:
+def _why_the_last(endings: list[Ending]) -> Document:
     """The command that explains the newest death, as a paragraph of its own."""
+    from oomproof.reports.document import Labels, section
+
     last = next((ending for ending in reversed(endings) if ending.died), None)
-    return f"\n\nnext     oomproof why {run_folders.to_type(run_folders.find(last.label))}" if last else ""
+    if last is None:
+        return ()
+    return (
+        section(Labels((("next", f"oomproof why {run_folders.to_type(run_folders.find(last.label))}"),))),
+    )
 
 
 def _system(arguments: argparse.Namespace) -> int:
     from oomproof.diagnosis.outage_verdict import system_history
     from oomproof.evidence.time_expressions import parse_since
-    from oomproof.reports.system_kill_table import system_text
+    from oomproof.reports.document import terminal
+    from oomproof.reports.system_kill_table import system_document
 
     now = time.time()
     since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
     history = system_history(since)
-    if arguments.md or arguments.html:
-        _write_documents(arguments, system_text(history, width=_DOCUMENT))
-    return _show(arguments, history.to_json(), system_text(history, width=_width()))
+    document = system_document(history)
+    _write_documents(arguments, document)
+    return _show(arguments, history.to_json(), terminal(document, _width()))

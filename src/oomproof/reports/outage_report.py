@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from oomproof.diagnosis.advice import as_flag, run_line
 from oomproof.diagnosis.outage_verdict import Outage
 from oomproof.evidence.case_evidence import other_text
-from oomproof.reports.table_text import folded_line, table
-from oomproof.reports.verdict_text import labelled
+from oomproof.reports.document import Document, Items, Labels, Step, Steps, Table, listed, section, terminal
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
 def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = False) -> str:
+    return terminal(outage_document(outage, beside_verdict), width)
+
+
+def outage_document(outage: Outage, beside_verdict: bool = False) -> Document:
     """``beside_verdict``: neither verdict nor what could not be read: what stands around it tells that."""
-    facts = outage.facts
-    parts = []
-    if not beside_verdict:
-        head = f"{outage.headline} ({outage.certainty})"
-        told = (("verdict", head), ("why", _why(outage)), ("next", next_step(outage)))
-        parts.append("\n".join(labelled(name, text, width) for name, text in told))
-    sums = _arithmetic(outage)
-    if sums:
-        lines = [part for line in sums for part in folded_line(f"  {line}", width)]
-        parts.append("\n".join(["Needed and available", *lines]))
-    if outage.shares:
-        parts.append(_runs(outage, width))
-    if facts.others:
-        lines = [f"  {other_text(job)}" for job in facts.others[:5]]
-        parts.append("\n".join(["Beside the runs, not started by oomproof", *lines]))
-    minute = _minute(outage)
-    if minute:
-        parts.append("\n".join(["The last minute", *(f"  {line}" for line in minute)]))
-    zone = format_zone(facts.last_sign)
-    rows = [f"Timeline ({zone})", *(f"  {_stamp(at)}  {text}" for at, text in facts.timeline)]
-    parts.append("\n".join(_cut(row, width) for row in rows))
-    parts.append("\n".join([f"Before and after ({zone})", *(f"  {line}" for line in _after(outage))]))
-    if facts.missing and not beside_verdict:
-        lines = ["Could not be read"]
-        for source, reason in facts.missing:
-            lines += textwrap.wrap(
-                f"- {source}: {reason}", width, initial_indent="  ", subsequent_indent="    "
-            )
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    facts, zone = outage.facts, format_zone(outage.facts.last_sign)
+    head = f"{outage.headline} ({outage.certainty})"
+    verdict = Labels((("verdict", head), ("why", _why(outage)), ("next", next_step(outage))))
+    timeline = (f"{_stamp(at)}  {text}" for at, text in facts.timeline)
+    unread = Steps(tuple(Step(f"{source}: {reason}") for source, reason in facts.missing))
+    return (
+        *(() if beside_verdict else (section(verdict),)),
+        *listed("Needed and available", _arithmetic(outage)),
+        *((section(_runs(outage), title="Who was alive"),) if outage.shares else ()),
+        *listed("Beside the runs, not started by oomproof", map(other_text, facts.others[:5])),
+        *((section(_minute(outage), title="The last minute"),) if facts.host else ()),
+        *listed(f"Timeline ({zone})", timeline, one_line=True),
+        section(*_after(outage), title=f"Before and after ({zone})"),
+        *((section(unread, title="Could not be read"),) if facts.missing and not beside_verdict else ()),
+    )
 
 
 def _why(outage: Outage) -> str:
@@ -138,17 +124,10 @@ def _arithmetic(outage: Outage) -> list[str]:
     return lines
 
 
-def _runs(outage: Outage, width: int) -> str:
-    rows = [
-        (
-            "RUN",
-            f"STARTED ({format_zone(outage.facts.last_sign)})",
-            "HELD",
-            "GREW IN THE LAST MINUTE",
-            "STILL TO TAKE",
-            "COMMAND",
-        )
-    ]
+def _runs(outage: Outage) -> Table:
+    zone = format_zone(outage.facts.last_sign)
+    head = ("RUN", f"STARTED ({zone})", "HELD", "GREW IN THE LAST MINUTE", "STILL TO TAKE", "COMMAND")
+    rows = []
     for share in outage.shares:
         rate = f" ({format_size(share.rate)}/s)" if share.rate > 0 else ""
         rows.append(
@@ -161,51 +140,40 @@ def _runs(outage: Outage, width: int) -> str:
                 share.run.command,
             )
         )
-    fitted = table(rows, min(width, 140) - 2, shrink={5: 16, 0: 12}, drop=(4, 1, 5))
-    return "\n".join(["Who was alive", *(f"  {line}" for line in fitted)])
+    return Table(head, tuple(rows), shrink={5: 16, 0: 12}, drop=(4, 1, 5))
 
 
-def _minute(outage: Outage) -> list[str]:
-    host = [point for point in outage.facts.host if outage.facts.host[-1].wall - point.wall <= 60.0]
-    if not host:
-        return []
-    first, last = host[0], host[-1]
-    lines = [
-        f"available  {format_size(first.available)} → {format_size(last.available)} of {format_size(last.total)}"
-    ]
+def _minute(outage: Outage) -> Labels:
+    last = outage.facts.host[-1]
+    first = next(point for point in outage.facts.host if last.wall - point.wall <= 60.0)
+    total = format_size(last.total)
+    rows = [("available", f"{format_size(first.available)} → {format_size(last.available)} of {total}")]
     if last.swap_total:
         used = [format_size(point.swap_total - point.swap_free) for point in (first, last)]
-        lines.append(f"swap       {used[0]} → {used[1]} used of {format_size(last.swap_total)}")
+        rows.append(("swap", f"{used[0]} → {used[1]} used of {format_size(last.swap_total)}"))
     else:
-        lines.append("swap       none")
+        rows.append(("swap", "none"))
     if outage.stalled is not None:
-        lines.append(f"pressure   all tasks were stalled {outage.stalled:.0%} of the time")
-    return lines
+        rows.append(("pressure", f"all tasks were stalled {outage.stalled:.0%} of the time"))
+    return Labels(tuple(rows))
 
 
-def _after(outage: Outage) -> list[str]:
-    facts = outage.facts
-    lines = [f"last sign of life  {_stamp(facts.last_sign)}"]
+def _after(outage: Outage) -> tuple[Labels, Items]:
+    facts, boot = outage.facts, "not known"
     if facts.next_boot is not None:
         away = format_duration(facts.next_boot - facts.last_sign)
         source = "" if facts.boots_recorded else " (the present boot; there may have been others between)"
-        lines.append(f"next boot          {_stamp(facts.next_boot)}, {away} later{source}")
-    else:
-        lines.append("next boot          not known")
+        boot = f"{_stamp(facts.next_boot)}, {away} later{source}"
+    rows = [("last sign of life", _stamp(facts.last_sign)), ("next boot", boot)]
     if facts.host and facts.available_now is not None:
         before = format_size(facts.host[-1].available)
-        lines.append(f"available          {before} before, {format_size(facts.available_now)} now")
-    for share in outage.shares:
-        again = share.run.started_again
-        lines.append(
-            f"{share.run.name}: {f'started again {_stamp(again)}' if again else 'not started again'}"
-        )
-    return lines
+        rows.append(("available", f"{before} before, {format_size(facts.available_now)} now"))
+    again = (
+        f"{share.run.name}: {f'started again {_stamp(at)}' if (at := share.run.started_again) else 'not started again'}"
+        for share in outage.shares
+    )
+    return Labels(tuple(rows)), Items(tuple(again))
 
 
 def _stamp(wall: float) -> str:
     return format_time(wall, zone=False)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

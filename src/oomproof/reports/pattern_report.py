@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.death_patterns import Ending, Patterns, Statement
-from oomproof.reports.table_text import folded, table
+from oomproof.diagnosis.death_patterns import Ending, Patterns
+from oomproof.reports.document import Document, Paragraph, Section, Table, listed, section, terminal
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _ID = re.compile(r"\d{8}-\d{6}-\w{3}(?:/\d+)?")
@@ -20,26 +20,26 @@ _DROP = ("LAST LINE", "AFTER", "DEVICE", "RUN")
 
 
 def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
+    return terminal(patterns_document(patterns), width)
+
+
+def patterns_document(patterns: Patterns) -> Document:
     deaths, runs = patterns.deaths, len(patterns.endings)
     head = f"{len(deaths)} death{'s' * (len(deaths) != 1)}"
     head += f" in {runs} runs" if runs > len(deaths) else ""
-    parts = [head]
+    parts = [section(Paragraph(head))]
     if deaths:
         of = f" of {deaths[-1].job}" if deaths[-1].job else ""
-        parts = [f"{head}{of}: {_causes(deaths)}", _table(deaths, width)]
+        parts = [section(Paragraph(f"{head}{of}: {_causes(deaths)}")), section(_table(deaths))]
     if patterns.others:
-        parts.append(f"Deaths of other programs\n{_table(patterns.others, width)}")
-    for section, title in _SECTIONS:
-        parts += _section(title, [line for line in patterns.statements if line.found == section], width)
-    parts += _section("Changes between the runs", patterns.changes, width)
+        parts.append(Section("Deaths of other programs", (_table(patterns.others),), indent=""))
+    for name, title in _SECTIONS:
+        found = (statement.text for statement in patterns.statements if statement.found == name)
+        parts += listed(title, found, "- ")
+    parts += listed("Changes between the runs", (statement.text for statement in patterns.changes), "- ")
     if patterns.caution:
-        parts.append("\n".join(folded("", patterns.caution, width)))
-    return "\n\n".join(parts)
-
-
-def _section(title: str, statements: Sequence[Statement], width: int) -> list[str]:
-    lines = [line for statement in statements for line in folded("  - ", statement.text, width)]
-    return ["\n".join([title, *lines])] if lines else []
+        parts.append(section(Paragraph(patterns.caution)))
+    return tuple(parts)
 
 
 def _causes(deaths: Sequence[Ending]) -> str:
@@ -49,19 +49,19 @@ def _causes(deaths: Sequence[Ending]) -> str:
     return ", ".join(f"{title} ({count})" for title, count in counts.most_common())
 
 
-def _table(deaths: Sequence[Ending], width: int) -> str:
+def _table(deaths: Sequence[Ending]) -> Table:
     wall = next((death.wall for death in deaths if death.wall is not None), None)
     zone = f" ({format_zone(wall)})" if wall is not None else ""
     labels = _labels(death.label for death in deaths)
     rows = [(f"DATE{zone}", *_HEADING), *(_row(death, labels[death.label]) for death in deaths)]
     # a column without values only takes space
     shown = [at for at in range(len(rows[0])) if at == 0 or any(row[at] != "-" for row in rows[1:])]
-    cells = [[row[at] for at in shown] for row in rows]
-    place = {heading: at for at, heading in enumerate(cells[0])}
+    head, *cells = (tuple(row[at] for at in shown) for row in rows)
+    place = {heading: at for at, heading in enumerate(head)}
     shrink = {place[name]: least for name, least in _SHRINK.items() if name in place}
     drop = [place[name] for name in _DROP if name in place]
-    right = [place["STEP"]] if "STEP" in place else []
-    return "\n".join(table(cells, width, shrink=shrink, drop=drop, right=right))
+    right = (place["STEP"],) if "STEP" in place else ()
+    return Table(head, tuple(cells), right=right, shrink=shrink, drop=drop)
 
 
 def _row(death: Ending, label: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from oomproof.records import dataclass, replace
 from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.code_shown import Stack
+from oomproof.reports.document import Document
 from oomproof.reports.earlier_runs import Earlier, earlier_runs
 from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
@@ -55,7 +56,7 @@ class Story:
     gpu_oom: GpuOom | None = None  # the allocator's account, where the verdict is about it
     stack: Stack | None = None
     log: tuple[str, ...] = ()  # its last lines
-    outage: str = ""  # of the machine, as the terminal tells it but for its verdict
+    outage: Document = ()  # of the machine, all but its verdict
 
     @property
     def title(self) -> str:
@@ -96,7 +97,7 @@ def tell(
     sources: Sequence[str] = (),
     source: bool = True,
     log: bool = True,
-    outage: str = "",
+    outage: Document = (),
 ) -> Story:
     """Everything gathered, everything masked. ``outage``: the story of a machine that went down. ``sources``: the files that a verdict without a run was read from. ``source``
     and ``log``: whether to quote the user's code and the end of what it printed."""
@@ -144,7 +145,7 @@ def tell(
             source=source,
         ),
         log=printed if log else (),
-        outage=redactor.text(outage, "outage"),
+        outage=redactor.record(outage, "outage"),
     )
 
 

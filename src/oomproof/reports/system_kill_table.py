@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Iterable
 from itertools import pairwise
@@ -11,9 +10,21 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.outage_verdict import SystemHistory
 from oomproof.errors import OomproofError
 from oomproof.evidence.stored_kills import SystemKill
+from oomproof.evidence.system_kills import SystemKills
 from oomproof.recording.run_folders import find, to_type
-from oomproof.reports.outage_report import outage_text
-from oomproof.reports.table_text import table
+from oomproof.reports.document import (
+    Document,
+    Labels,
+    Paragraph,
+    Section,
+    Step,
+    Steps,
+    Table,
+    listed,
+    section,
+    terminal,
+)
+from oomproof.reports.outage_report import outage_document
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _JOBS = 6
@@ -22,54 +33,61 @@ _SHORTEST, _ALIKE = 3600.0, 0.3
 
 
 def system_text(history: SystemHistory, *, width: int = 110) -> str:
+    return terminal(system_document(history), width)
+
+
+def system_document(history: SystemHistory) -> Document:
     report = history.kills
-    down = _went_down(history)
+    parts = [section(Paragraph(_headline(history)))]
+    if report.kills:
+        regular = tuple(map(Paragraph, _regular(report.kills)))
+        parts += [section(_table(report.kills)), *((section(*regular),) if regular else ())]
+        parts += _shortage(report.kills)
+    parts += listed("Counters", _counters(report))
+    if report.missing:
+        steps = (Step(f"{gap.source}: {gap.reason}", "", gap.how_to_grant) for gap in report.missing)
+        parts.append(section(Steps(tuple(steps)), title="Could not be read"))
+    parts += [part for outage in history.outages for part in outage_document(outage)]
+    last = next((kill.run for kill in reversed(report.kills) if kill.run is not None), None)
+    if last is not None:
+        parts.append(section(Labels((("next", f"oomproof why {_typed(last)}"),))))
+    return tuple(parts)
+
+
+def _headline(history: SystemHistory) -> str:
+    report, down = history.kills, _went_down(history)
     since = f"since {format_time(report.since)}" if report.since else "on record"
-    read = ", ".join(report.sources)
-    kernel_read = not any(gap.source.startswith("kernel log") for gap in report.missing)
     if report.kills:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
-        head = (
+        return (
             f"{down}{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them in runs of oomproof"
         )
-        parts = [textwrap.fill(head, width), _table(report.kills, width), *_regular(report.kills, width)]
-        parts += _shortage(report.kills, width)
-    elif report.sources:
-        told = f"{down}no kill for memory {since} (read: {read})"
-        if not kernel_read:
-            told += "; but the kernel's own log could not be read, so there may have been some"
-        parts = [textwrap.fill(told, width)]
-    else:
-        parts = [f"{down}whether anything was killed {since} cannot be told: no log could be read"]
+    if not report.sources:
+        return f"{down}whether anything was killed {since} cannot be told: no log could be read"
+    unsure = (
+        ""
+        if _kernel_read(report)
+        else "; but the kernel's own log could not be read, so there may have been some"
+    )
+    return f"{down}no kill for memory {since} (read: {', '.join(report.sources)}){unsure}"
+
+
+def _kernel_read(report: SystemKills) -> bool:
+    return not any(gap.source.startswith("kernel log") for gap in report.missing)
+
+
+def _counters(report: SystemKills) -> list[str]:
     lines = []
     if report.counted is not None:
         told = f"the kernel counted {report.counted} OOM kill{'s' * (report.counted != 1)} since boot"
-        if report.counted > report.logged and kernel_read:
+        if report.counted > report.logged and _kernel_read(report):
             told += f"; its log still names {report.logged} of them"
-        elif report.counted and not kernel_read:
+        elif report.counted and not _kernel_read(report):
             told += "; its log would name them"
-        lines += textwrap.wrap(told, width - 2)
-    for cgroup in report.cgroups[:10]:
-        lines.append(f"cgroup {cgroup.path}: {cgroup.kills} killed in it")
-    if len(report.cgroups) > 10:
-        lines.append(f"and {len(report.cgroups) - 10} cgroups more")
-    if lines:
-        parts.append("\n".join(["Counters", *(f"  {line}" for line in lines)]))
-    if report.missing:
-        lines = ["Could not be read"]
-        for gap in report.missing:
-            lines += textwrap.wrap(
-                f"- {gap.source}: {gap.reason}", width, initial_indent="  ", subsequent_indent="    "
-            )
-            if gap.how_to_grant:
-                lines.append(f"      {gap.how_to_grant}")
-        parts.append("\n".join(lines))
-    parts += [outage_text(outage, width=width) for outage in history.outages]
-    last = next((kill.run for kill in reversed(report.kills) if kill.run is not None), None)
-    if last is not None:
-        parts.append(f"next     oomproof why {_typed(last)}")
-    return "\n\n".join(parts)
+        lines.append(told)
+    lines += [f"cgroup {cgroup.path}: {cgroup.kills} killed in it" for cgroup in report.cgroups[:10]]
+    return lines + ([f"and {more} cgroups more"] if (more := len(report.cgroups) - 10) > 0 else [])
 
 
 def _went_down(history: SystemHistory) -> str:
@@ -89,9 +107,9 @@ def _typed(run_id: str) -> str:
         return run_id
 
 
-def _table(kills: tuple[SystemKill, ...], width: int) -> str:
+def _table(kills: tuple[SystemKill, ...]) -> Table:
     zone = next((format_zone(kill.wall) for kill in kills if kill.wall is not None), "no zone")
-    rows = [(f"TIME ({zone})", "VICTIM", "HELD", "BY", "OURS", "CERTAINTY")]
+    rows = []
     for kill in kills:
         victim = kill.name or kill.cgroup or "?"
         rows.append(
@@ -104,10 +122,11 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
                 kill.certainty,
             )
         )
-    return "\n".join(table(rows, width, shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4), right=(2,)))
+    head = (f"TIME ({zone})", "VICTIM", "HELD", "BY", "OURS", "CERTAINTY")
+    return Table(head, tuple(rows), right=(2,), shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4))
 
 
-def _regular(kills: tuple[SystemKill, ...], width: int) -> list[str]:
+def _regular(kills: tuple[SystemKill, ...]) -> list[str]:
     """Programs that were killed at regular intervals, and when the next would be due."""
     lines = []
     for name, (interval, last, count) in sorted(regular_kills(kills).items()):
@@ -116,7 +135,7 @@ def _regular(kills: tuple[SystemKill, ...], width: int) -> list[str]:
             f"next about {format_time(due, zone=False)}" if due > time.time() else "the next one is overdue"
         )
         lines.append(f"{name} was killed every {format_duration(interval)} ({count} times); {when}")
-    return ["\n".join(textwrap.fill(line, width) for line in lines)] if lines else []
+    return lines
 
 
 def regular_kills(kills: Iterable[SystemKill]) -> dict[str, tuple[float, float, int]]:
@@ -134,47 +153,48 @@ def regular_kills(kills: Iterable[SystemKill]) -> dict[str, tuple[float, float, 
     return regular
 
 
-def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:
+def _shortage(kills: tuple[SystemKill, ...]) -> list[Section]:
     """The last shortage that the kernel drew up an account of: who held what, asked for what, and what was there."""
     kill = next((kill for kill in reversed(kills) if kill.facts.jobs), None)
     if kill is None:
         return []
     facts, machine = kill.facts, kill.facts.machine
-    rows = [("PROGRAM", "PROCESSES", "UID", "RAM", "SWAP", "END")]
-    for job in facts.jobs[:_JOBS]:
-        rows.append(
-            (
-                job.name or "?",
-                str(len(job.pids)),
-                "-" if job.uid is None else str(job.uid),
-                format_size(job.ram),
-                format_size(job.swap) if job.swap else "-",
-                "killed" if kill.pid in job.pids and len(job.pids) == 1
-                else f"pid {kill.pid} of it killed" if kill.pid in job.pids else "",
-            )
-        )  # fmt: skip
-    title = f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"
-    lines = textwrap.wrap(title, width, subsequent_indent="  ")
-    lines += [
-        f"  {line}" for line in table(rows, width - 2, shrink={0: 10, 5: 10}, drop=(2,), right=(1, 3, 4))
-    ]
+    rows = tuple(
+        (
+            job.name or "?",
+            str(len(job.pids)),
+            "-" if job.uid is None else str(job.uid),
+            format_size(job.ram),
+            format_size(job.swap) if job.swap else "-",
+            "killed" if kill.pid in job.pids and len(job.pids) == 1
+            else f"pid {kill.pid} of it killed" if kill.pid in job.pids else "",
+        )
+        for job in facts.jobs[:_JOBS]
+    )  # fmt: skip
+    head = ("PROGRAM", "PROCESSES", "UID", "RAM", "SWAP", "END")
+    told = []
     if facts.asked_by is not None:
         asked = f"{format_size(facts.asked)} " if facts.asked is not None else ""
-        lines.append(f"  asked      {facts.asked_by} asked for {asked}more")
+        told.append(("asked", f"{facts.asked_by} asked for {asked}more"))
     if machine.ram is not None:
         swap = (
-            f", {format_size(machine.swap_free)} of {format_size(machine.swap_total)} swap"
+            f"{format_size(machine.swap_free)} of {format_size(machine.swap_total)}"
             if machine.swap_total
-            else ", no swap"
+            else "no"
         )
-        lines.append(
-            f"  available  {format_size(machine.free)} of {format_size(machine.ram)} RAM was free{swap}"
+        told.append(
+            (
+                "available",
+                f"{format_size(machine.free)} of {format_size(machine.ram)} RAM was free, {swap} swap",
+            )
         )
     elif kill.limit is not None:
-        lines.append(f"  available  the limit of {format_size(kill.limit)} was full")
+        told.append(("available", f"the limit of {format_size(kill.limit)} was full"))
     if kill.held is not None:
-        lines.append(f"  after      the kill gave {format_size(kill.held)} back")
-    return ["\n".join(lines)]
+        told.append(("after", f"the kill gave {format_size(kill.held)} back"))
+    title = f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"
+    table = Table(head, rows, right=(1, 3, 4), shrink={0: 10, 5: 10}, drop=(2,))
+    return [section(table, *([Labels(tuple(told))] if told else []), title=title)]
 
 
 def _by(kill: SystemKill) -> str:

@@ -35,7 +35,7 @@ from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_file import CaseFile, Counters, Evidence, ExitStatus, KernelKill
 from oomproof.recording import state_files
 from oomproof.recording.run_folders import Run, runs_folder
-from oomproof.reports.verdict_text import long_form
+from oomproof.reports.verdict_blocks import long_form
 from oomproof.units import format_zone
 
 

@@ -16,7 +16,8 @@ from helpers_report import END, GIB, MIB, WALL, make_run, verdict
 from oomproof.diagnosis.verdict import Culprit, Gpu, RankedCause, Verdict
 from oomproof.evidence.case_file import Evidence, Growth
 from oomproof.recording.run_folders import Run
-from oomproof.reports import html, text_document
+from oomproof.reports import html, html_parts, markdown_parts
+from oomproof.reports.document import Items, Labels, Paragraph, Table, section, terminal
 from oomproof.reports.html_parts import prose
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import sentence, tell
@@ -109,7 +110,8 @@ def test_no_text_of_a_story_holds_a_secret(state: Path) -> None:
     }  # fmt: skip
     run.attempt.agent_folder.mkdir(exist_ok=True)
     (run.attempt.agent_folder / "4067-cuda-oom-1.json").write_text(json.dumps(account))
-    story = tell(replace(verdict(run.id, hidden), cause="cuda-oom"), run, Redactor({}), outage=hidden)
+    outage = (section(Items(("it" + hidden,)), title="of it" + hidden),)
+    story = tell(replace(verdict(run.id, hidden), cause="cuda-oom"), run, Redactor({}), outage=outage)
     assert story.timeline.phase_rows and story.timeline.problem and story.timeline.unmanaged
     assert story.gpu_oom is not None and story.gpu_oom.lines and story.gpu_oom.neighbours
     texts = list(texts_in(story))
@@ -296,65 +298,86 @@ def test_an_end_that_is_not_about_memory_has_a_small_chart(state: Path) -> None:
     assert "class=small" not in text and "RAM of the machine, 32.0 GiB" in text and "Swap in use" in text
 
 
-OUTAGE = """verdict  the machine went down; memory was nearly gone (likely)
-why      the boot id changed
-next     start it again: oomproof run -- python train.py
+OUTAGE = (
+    section(
+        Labels(
+            (
+                ("verdict", "the machine went down; memory was nearly gone (likely)"),
+                ("why", "the boot id changed"),
+                ("next", "start it again: oomproof run -- python train.py"),
+            )
+        )
+    ),
+    section(
+        Items(("it needed 4.0 GiB (as last time)", "short by 1.0 GiB")),
+        title="Needed and available",
+    ),
+    section(
+        Table(
+            ("RUN", "STARTED", "HELD", "COMMAND"),
+            (("nightly", "2026-09-22 14:48:20", "3.3 GiB", f"python train.py --token {SECRET}"),),
+        ),
+        title="Who was alive",
+    ),
+)
 
-Needed and available
-  it needed 4.0 GiB (as last time)
-  short by 1.0 GiB
 
-Who was alive
-  RUN      STARTED              HELD     COMMAND
-  nightly  2026-09-22 14:48:20  3.3 GiB  python train.py --token hf_Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1"""
-
-
-def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
-    text = text_document.markdown_page(OUTAGE)
+def test_one_document_on_the_terminal_as_markdown_and_as_a_page() -> None:
+    assert terminal(OUTAGE[:2], 44).split("\n") == [
+        "verdict  the machine went down; memory was",
+        "         nearly gone (likely)",
+        "why      the boot id changed",
+        "next     start it again:",
+        "         oomproof run -- python train.py",
+        "",
+        "Needed and available",
+        "  it needed 4.0 GiB (as last time)",
+        "  short by 1.0 GiB",
+    ]
+    text = markdown_parts.page(OUTAGE)
     assert text.startswith("# The machine went down; memory was nearly gone (likely)\n")
     assert "## Needed and available\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
-    assert "| RUN | STARTED | HELD | COMMAND |" in text and "hf_Ab1" not in text
+    assert "| RUN | STARTED | HELD | COMMAND |" in text and SECRET not in text
     assert "| nightly | 2026-09-22 14:48:20 | 3.3 GiB | python train.py --token" in text
-    shown = text_document.html_page(OUTAGE)
-    assert (
-        "<h1>The machine went down; memory was nearly gone (likely)</h1>" in shown and "hf_Ab1" not in shown
-    )
+    shown = html_parts.page(OUTAGE)
+    assert "<h1>The machine went down; memory was nearly gone (likely)</h1>" in shown and SECRET not in shown
     assert "<dt>next</dt><dd>start it again: oomproof run -- python train.py</dd>" in shown
     assert (
         "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td class=k>3.3 GiB</td>" in shown
     )
 
 
-MACHINE = """the machine went down under a run once (below); 1 kill for memory
-
-TIME      VICTIM
-10:00:00  python (7)
-
-Who held what when python (7) was killed
-  PROGRAM  PROCESSES  RAM      END
-  python           2  100 MiB  killed
-  asked      python asked for 4 KiB more
-
-verdict  the machine froze
-why      memory ran out
-
-next     oomproof why a"""
+MACHINE = (
+    section(Paragraph("the machine went down under a run once (below); 1 kill for memory")),
+    section(Table(("TIME", "VICTIM"), (("10:00:00", "python (7)"),))),
+    section(
+        Table(("PROGRAM", "PROCESSES", "RAM", "END"), (("python", "2", "100 MiB", "killed"),)),
+        Labels((("asked", "python asked for 4 KiB more"),)),
+        title="Who held what when python (7) was killed",
+    ),
+    section(Labels((("verdict", "the machine froze"), ("why", "memory ran out")))),
+    section(Labels((("next", "oomproof why a"),))),
+)
 
 
 def test_another_storys_verdict_stands_in_its_place_and_a_label_is_no_row() -> None:
-    shown = text_document.html_page(MACHINE)
+    shown = html_parts.page(MACHINE)
     head, _, rest = shown.partition("</header>")
     assert "<dt>next</dt><dd>oomproof why a</dd>" in head and "verdict</dt>" not in head
     assert '<section><dl class="lines"><dt>verdict</dt><dd>the machine froze</dd><dt>why</dt>' in rest
-    assert '<ul class="plain"><li>asked: python asked for 4 KiB more</li></ul>' in rest
+    assert '<dl class="lines"><dt>asked</dt><dd>python asked for 4 KiB more</dd></dl>' in rest
     assert "<th>END</th>" in rest and "<td class=k>killed</td>" in rest
-    text = text_document.markdown_page(MACHINE)
-    assert "**verdict** the machine froze" in text and "- asked: python asked for 4 KiB more" in text
+    text = markdown_parts.page(MACHINE)
+    assert "**verdict** the machine froze" in text and "- **asked** python asked for 4 KiB more" in text
 
 
 def test_no_empty_box_below_the_headline_and_no_flag_is_broken() -> None:
-    shown = text_document.html_page(
-        "2 deaths: segmentation fault\n\nDATE  RUN\nnow   a --b\n\nnext     oomproof why --all a-b"
+    shown = html_parts.page(
+        (
+            section(Paragraph("2 deaths: segmentation fault")),
+            section(Table(("DATE", "RUN"), (("now", "a --b"),))),
+            section(Labels((("next", "oomproof why --all a-b"),))),
+        )
     )
     assert prose("x --lr 1e-4") == 'x <span class="whole">--lr</span> <span class="whole">1e-4</span>'
     assert "<section class=long></section>" not in shown

@@ -21,7 +21,8 @@ from helpers_report import END, GIB, HOSTILE, WALL, make_run, verdict
 from oomproof.diagnosis.verdict import RankedCause
 from oomproof.errors import OomproofError
 from oomproof.recording.schema import TABLES
-from oomproof.reports import html, html_chart, text_document
+from oomproof.reports import html, html_chart, html_parts
+from oomproof.reports.document import Paragraph, Table, section
 from oomproof.reports.html import write_html
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import tell
@@ -285,11 +286,18 @@ def test_the_keyboard_is_enough(state: Path, browser: Any) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_words_of_a_table_and_clocks_of_the_axis_stay_whole(state: Path, browser: Any, width: int) -> None:
     """`AFTE R`, `69/40 0` in a table of seven columns; the last clock stood half outside the card."""
-    rows = "now         x  2026-11-18 21:49  7.4 s  496 MiB  stopped by oomproof  step 60/400 loss 2.3953 and more"
-    path = state / "deaths.html"
-    path.write_text(
-        text_document.html_page(f"1 death\n\nDATE (UTC)  RUN  WHEN  AFTER  HELD  CAUSE  LAST LINE\n{rows}")
+    head = ("DATE (UTC)", "RUN", "WHEN", "AFTER", "HELD", "CAUSE", "LAST LINE")
+    row = (
+        "now",
+        "x",
+        "2026-11-18 21:49",
+        "7.4 s",
+        "496 MiB",
+        "stopped by oomproof",
+        "step 60/400 loss 2.3953 and more",
     )
+    path = state / "deaths.html"
+    path.write_text(html_parts.page((section(Paragraph("1 death")), section(Table(head, (row,))))))
     page, _ = opened(browser, path, viewport={"width": width, "height": 740})
     for cell in ("7.4 s", "496 MiB", "2026-11-18 21:49", "AFTER"):
         line = "(e => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length === 1 })"

@@ -13,7 +13,8 @@ import pytest
 from helpers_case import OWN_KILL, Attempt, kernel
 
 from oomproof.records import replace
-from oomproof.reports.verdict_text import fitted, long_form, three_lines
+from oomproof.reports.verdict_blocks import long_form
+from oomproof.reports.verdict_text import fitted, three_lines
 
 
 def test_three_lines(tmp_path: Path) -> None:
