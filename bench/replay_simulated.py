@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from replay_mixes import BASE, MixJob, draw, oracle
 
 from oomproof.guard import detect_unmanaged, guard_policy
+from oomproof.guard.action_text import why
 from oomproof.guard.detect_resume import RESUME_INTERVAL
 from oomproof.guard.view import (
     Action,
@@ -242,7 +243,7 @@ class Mix:
             else:
                 job.paused = ""
                 self.waited.add(job.key)
-                self._say(job, f"resumed by the guard: {action.why}")
+                self._say(job, f"resumed by the guard: {why(action)}")
 
     def _runs(self) -> None:
         for job in [job for job in self.jobs if job.is_live and job.mix.managed]:
@@ -276,12 +277,12 @@ class Mix:
         self.states[job.at] = guard_policy.carried_out(given, action, self.states[job.at])
         if action.kind == "pause":
             job.paused = "run"
-            self._say(job, f"paused: {action.why}")
+            self._say(job, f"paused: {why(action)}")
         elif action.kind == "resume":
             job.paused = ""
-            self._say(job, f"resumed: {action.why}")
+            self._say(job, f"resumed: {why(action)}")
         elif action.kind in ("term", "kill"):
-            self._ends(job, f"{action.kind}: {action.why}")
+            self._ends(job, f"{action.kind}: {why(action)}")
 
 
 def replace_need(settings: Settings, job: Simulated) -> Settings:

@@ -36,7 +36,7 @@ from oomproof.guard.machine_guard import CARDS_EVERY, MachineGuard
 from oomproof.guard.machine_guard import run as run_guard
 from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import JobKey
-from oomproof.leaf.action_kinds import WARN
+from oomproof.leaf.action_kinds import ON_UNMANAGED, WARN
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.machine import daemons, nvidia
@@ -165,7 +165,7 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
 
     def on_action(kind: str, text: str, job: JobKey) -> None:
         tell(text)
-        if kind in (WARN, "gpu-full") or kind.endswith("-unmanaged"):
+        if kind in (WARN, "gpu-full") or kind in ON_UNMANAGED:
             alerts.send(Alert(kind, "this machine", text))
 
     stop, wake = os.pipe()

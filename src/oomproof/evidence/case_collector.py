@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from oomproof.evidence import agent_files
 from oomproof.evidence.case_evidence import describe
@@ -25,6 +25,7 @@ from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
+from oomproof.guard.view import Figures
 from oomproof.leaf import attempt_names
 from oomproof.leaf.action_kinds import REQUEST, WARN
 from oomproof.leaf.command_lines import without_profiler
@@ -351,10 +352,15 @@ def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
             scope, others_growth = string(line.get("scope")) or "", line.get("others_growth") is True
             uncaught = part(line, "facts").get(UNCAUGHT) is True
-            actions.append(
-                Action(at, number(line.get("wall")), by, what, why, scope, others_growth, uncaught)
-            )
+            wall, reason, figures = number(line.get("wall")), string(line.get("reason")) or "", _figures(line)
+            actions.append(Action(at, wall, by, what, why, scope, others_growth, uncaught, reason, figures))
     return tuple(sorted(actions, key=lambda action: action.boottime))
+
+
+def _figures(line: dict[str, Any]) -> Figures:
+    """Without what is no figure, in a damaged file."""
+    figures = part(line, "figures")
+    return cast(Figures, {name: value for name, value in figures.items() if number(value) is not None})
 
 
 def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:

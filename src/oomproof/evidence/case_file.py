@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
 from oomproof.evidence.gpu_oom import GpuOom, Owner
+from oomproof.guard.view import Figures
 from oomproof.records import dataclass, field, fields
 
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
@@ -206,6 +207,8 @@ class Action:
     scope: str = ""  # of the guard's: for the sake of the job's own limit, or of the machine
     others_growth: bool = False  # the guard found that it was not this job that grew
     uncaught: bool = False  # of a SIGTERM: nobody in the job handled it
+    reason: str = ""  # of the guard's, and the figures behind it: words of leaf/action_kinds.py
+    figures: Figures = field(default_factory=Figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from oomproof.guard import detect_resume
+from oomproof.guard import action_text, detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.trial_processes import end_trial
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import Action, Facts
-from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM, TRIAL, WARN, WITHDRAW
+from oomproof.guard.view import Action, Facts, Figures
+from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM, TRIAL, WARN, WITHDRAW, ActionReason
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.records import asdict
@@ -31,7 +31,7 @@ class Actuator:
         """False when it is not the time for it: another guard acted a moment ago, or the user took the pause over."""
         guarded = self._guarded
         if action.kind == WITHDRAW:
-            guarded.actions.withdraw(action.why, guarded.say)
+            guarded.actions.withdraw(action_text.why(action), guarded.say, reason=action.reason)
             return True
         if not self._may_act(action, facts.t):
             return False
@@ -42,9 +42,7 @@ class Actuator:
         if action.kind in _ENDS and not guarded.settings.watch_only and self._ends_a_trial(action, facts.t):
             return False  # the job itself was spared: nothing of this is remembered
         if not guarded.settings.watch_only or action.kind == WARN:
-            guarded.actions.take(
-                action.kind, self.why(action), asdict(facts), action.scope, action.others_growth
-            )
+            guarded.actions.take(action.kind, self.why(action), asdict(facts), **self._record(action))
         return True
 
     def _ends_a_trial(self, action: Action, t: float) -> bool:
@@ -58,7 +56,7 @@ class Actuator:
         if trial is None:
             return False
         self._trial_ended, why = t, f"{trial.shown}: {self.why(action)}"
-        guarded.actions.take(TRIAL, why, None, action.scope, action.others_growth)
+        guarded.actions.take(TRIAL, why, None, **self._record(action))
         guarded.event(t, PROGRAM_LOST, f"{trial.shown} was killed by oomproof: {self.why(action)}",
                       pid=trial.pid, held=trial.held)  # fmt: skip
         told = f"killed {why}; the agent that started it continues"
@@ -74,9 +72,20 @@ class Actuator:
         return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
 
     def why(self, action: Action) -> str:
-        if action.others_growth and self._unmanaged.named:
-            return f"{action.why}: {self._unmanaged.named}"
-        return action.why
+        text, named = action_text.why(action), self._unmanaged.named
+        return f"{text}: {named}" if action.others_growth and named else text
+
+    def _record(self, action: Action) -> dict[str, object]:
+        """The facts of an action, as its line in actions.jsonl has them."""
+        figures = action.figures
+        if action.others_growth and self._unmanaged.named_pid:
+            figures = {**figures, "culprit": self._unmanaged.named_pid}
+        return {
+            "reason": action.reason,
+            "figures": figures,
+            "scope": action.scope,
+            "others_growth": action.others_growth,
+        }
 
     def afterwards(self, action: Action, facts: Facts, was_paused: bool) -> None:
         """The mark on disk, the word to the other runs, the event, the line to the user."""
@@ -96,12 +105,12 @@ class Actuator:
         guarded.event(facts.t, action.kind, why, scope=action.scope)
         guarded.best_effort("telling the user", lambda: guarded.say(action.kind, why), None)
 
-    def let_go(self, why: str) -> None:
+    def let_go(self, reason: ActionReason, figures: Figures) -> None:
         """A signal came for a paused job, which could not hear it; or the guard leaves."""
-        guarded = self._guarded
+        guarded, why = self._guarded, action_text.reason_text(reason, figures)
         guarded.pause.look()  # it may have been paused by hand a moment ago
         if guarded.pause.by:
-            guarded.actions.take(RESUME, why)
+            guarded.actions.take(RESUME, why, reason=reason, figures=figures)
             guarded.pause.end()
             guarded.moment.paused_since = None
             guarded.event(boottime(), RESUME, why)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from oomproof.guard.ladder import wanted
 from oomproof.guard.view import Action, Done, Facts, JobState, Settings
-from oomproof.leaf.action_kinds import NOTHING, WARN, WITHDRAW
+from oomproof.leaf.action_kinds import GROWTH_OVER, NOTHING, SHORTAGE_OVER, WARN, WITHDRAW
 from oomproof.records import replace
 
-SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
+_SHORTAGE_SECONDS = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 # seconds in which nothing calls for a request made for the limit's sake: it is taken back
 REQUEST_OVER = 10.0
 
@@ -31,9 +31,9 @@ def calmed(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState,
         return replace(state, calm_since=None), withdrawn
     if state.calm_since is None:
         return replace(state, calm_since=facts.t), withdrawn
-    if facts.t - state.calm_since <= SHORTAGE_OVER:
+    if facts.t - state.calm_since <= _SHORTAGE_SECONDS:
         return state, withdrawn
-    withdrawn.append(Action(WITHDRAW, "memory is no longer short"))
+    withdrawn.append(Action(WITHDRAW, SHORTAGE_OVER))
     return replace(state, done=Done(warned_at=done.warned_at), calm_since=None), withdrawn
 
 
@@ -46,4 +46,4 @@ def _request(settings: Settings, facts: Facts, state: JobState) -> tuple[JobStat
     if facts.t - state.unasked_since <= REQUEST_OVER:
         return state, []
     done = replace(state.done, asked_at=None, asked_for="")
-    return replace(state, done=done, unasked_since=None), [Action(WITHDRAW, "the job no longer grows")]
+    return replace(state, done=done, unasked_since=None), [Action(WITHDRAW, GROWTH_OVER)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from oomproof.guard.view import NONE, Action, Facts, Settings
-from oomproof.leaf.action_kinds import KILL, REQUEST, TERM, WARN
-from oomproof.units import MIB, format_duration, format_size
+from oomproof.guard.view import NONE, Action, Facts, Figures, Settings
+from oomproof.leaf.action_kinds import KILL, NEAR_LIMIT, REQUEST, TERM, WARN
+from oomproof.units import MIB
 
 # Under a limit a job that is looked at too late is ended by the kernel, which is exact; and a loader's burst of 150 MiB/s
 # that stays 9 MiB below the limit is no danger (bench/false_stops.py).
@@ -34,23 +34,22 @@ def on_limit(settings: Settings, facts: Facts) -> Action:
     share = settings.limit * LIMIT_SHARE
     line = max(settings.limit_floor, min(rate * REACT_LIMIT, share))
     if rate == 0 and lasting == 0 and facts.time_to_full is None:
-        return NONE  # the calm case: no sentence is built for nothing
-    holds = f"the job held {format_size(facts.use)} of its limit of {format_size(settings.limit)}, grew by"
-    now = f"{holds} {format_size(rate)}/s"
+        return NONE
+    now: Figures = {"held": facts.use, "limit": settings.limit, "rate": rate}
     # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of headroom last for hours).
     if available <= line / 2 and rate * KILL_SECONDS >= available:
-        return Action(KILL, now, "limit")
+        return Action(KILL, NEAR_LIMIT, now, "limit")
     if available <= line and rate * TERM_SECONDS >= available:
-        return Action(TERM, now, "limit")
+        return Action(TERM, NEAR_LIMIT, now, "limit")
     left_to_peak = available if facts.peak_headroom is None else min(available, facts.peak_headroom)
     usual = settings.usual_peak
     expected = usual is not None and facts.use <= usual < settings.limit
     if usual is not None and facts.use > usual * OUTGROWN:
         share = settings.limit * EARLY_SHARE
     if lasting > 0 and not expected and left_to_peak <= min(share, lasting * settings.grace):
-        left = format_duration(max(0, left_to_peak) / lasting)
-        return Action(REQUEST, f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
+        lasts: Figures = {**now, "rate": lasting, "full_in": max(0, left_to_peak) / lasting}
+        return Action(REQUEST, NEAR_LIMIT, lasts, "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
-        trend = f"{holds} {format_size(available / max(facts.time_to_full, 0.1))}/s"
-        return Action(WARN, f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
+        trend = available / max(facts.time_to_full, 0.1)
+        return Action(WARN, NEAR_LIMIT, {**now, "rate": trend, "full_in": facts.time_to_full}, "limit")
     return NONE

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from oomproof.guard.turn_depth import turn_floor
-from oomproof.guard.view import (
-    NOT_OURS,
-    Action,
-    Done,
-    Facts,
-    Settings,
-    facts_text,
-    grows,
-    ours,
-)
-from oomproof.leaf.action_kinds import PAUSE
+from oomproof.guard.view import Action, Done, Facts, Settings, grows, ours, shortage
+from oomproof.leaf.action_kinds import OTHERS_GROWTH, PAUSE, RUNS_CONTINUE, UNMANAGED_NEED
 from oomproof.records import replace
-from oomproof.units import format_size
 
 # Pausing loses nothing but time, so it may come sooner than SIGTERM: this many seconds of the present growth above the
 # floor, the margin at most. From the threshold to the last byte it took 0.02 s, 0.07 at worst on a machine with load 8
@@ -97,15 +87,15 @@ def resume_headroom(settings: Settings, facts: Facts) -> int:
 
 
 def pause(settings: Settings, facts: Facts) -> Action:
-    why = facts_text(facts)
-    if facts.rate > 0 and (facts.running or ours(facts)):  # else it is a breath of the job's, and not why
-        why += f" and grew by {format_size(facts.rate)}/s"
-    if facts.running:
-        other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
-        return Action(PAUSE, f"{why}; {other}", "machine")
-    if ours(facts):
-        return Action(PAUSE, f"{why}; jobs that were not started by oomproof need memory as well", "machine")
-    return Action(PAUSE, f"{why}; {NOT_OURS}", "machine", others_growth=True)
+    figures = shortage(facts)
+    if not facts.running and not ours(facts):
+        return Action(PAUSE, OTHERS_GROWTH, figures, "machine")
+    if facts.rate > 0:
+        figures["rate"] = facts.rate
+    if not facts.running:
+        return Action(PAUSE, UNMANAGED_NEED, figures, "machine")
+    figures["runs"] = facts.running
+    return Action(PAUSE, RUNS_CONTINUE, figures, "machine")
 
 
 def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:

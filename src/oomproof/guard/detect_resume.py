@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from oomproof.guard.turn_depth import PARTS, line_beside_a_turn
-from oomproof.guard.view import (
-    IN_VAIN,
-    NONE,
-    STALLED,
-    STUCK,
-    Action,
-    Done,
-    Facts,
-    Settings,
-    facts_text,
-    headroom,
+from oomproof.guard.view import NONE, STALLED, Action, Done, Facts, Settings, headroom, shortage
+from oomproof.leaf.action_kinds import (
+    DEADLOCK,
+    HEADROOM_BACK,
+    KILL,
+    NO_RUN_LEFT,
+    NOTHING_FREED,
+    OTHERS_IDLE,
+    PAUSE_EXPIRED,
+    PAUSE_IN_VAIN,
+    RESUME,
+    TERM,
+    ActionReason,
 )
-from oomproof.leaf.action_kinds import KILL, RESUME, TERM
 from oomproof.records import replace
-from oomproof.units import format_duration, format_size
 
 HEADROOM_SECONDS = 2.0  # seconds for which that headroom must have lasted: what a neighbour frees for a moment does not count
 PAUSED_AT_LEAST = 5.0
@@ -64,40 +64,33 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     if settled and pressed and facts.my_turn and state.term_at is None:
         line = end_line(settings, facts)
         if available <= line and facts.use >= settings.floor / 8:
-            why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
-            kind = KILL if available <= line / 2 else TERM
-            return Action(kind, why, "machine", others_growth=True)
+            return Action(KILL if available <= line / 2 else TERM, PAUSE_IN_VAIN, shortage(facts), "machine")
     if state.paused_at is None:
         return NONE  # by hand: whoever paused it resumes it
     waited = facts.t - state.paused_at
     if facts.t >= state.paused_until:
-        return Action(
-            RESUME,
-            f"paused for {format_duration(waited)}, the longest it may be",
-            "machine",
-            True,
-        )
+        return _resume(PAUSE_EXPIRED, waited, gave_up=True)
     if _is_stuck(settings, facts, state):
-        return Action(TERM, f"{facts_text(facts)}; {STUCK}", "machine", gave_up=True, others_growth=True)
+        return Action(TERM, DEADLOCK, shortage(facts), "machine", gave_up=True)
     if waited < PAUSED_AT_LEAST or not facts.resume_turn:
         return NONE
     if state.headroom_since is not None and facts.t - state.headroom_since >= HEADROOM_SECONDS:
-        why = f"{format_size(facts.available)} of RAM available again, after {format_duration(waited)}"
-        return Action(RESUME, why, "machine")
+        return Action(RESUME, HEADROOM_BACK, {"available": facts.available, "waited": waited}, "machine")
     if facts.available <= settings.floor / 6 or facts.unmanaged_runs:
         return NONE  # it would only be ended: somebody who holds more may still be tried, or has its turn
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
-        why = f"no other run is left that could free memory, after {format_duration(waited)}"
-        return Action(RESUME, why, "machine", not facts.unmanaged_wait and not facts.waiting)
+        return _resume(NO_RUN_LEFT, waited, gave_up=not facts.unmanaged_wait and not facts.waiting)
     wait = UNMANAGED_SECONDS if facts.unmanaged_lives else PAUSED_SECONDS
     if state.for_unmanaged and waited >= wait and state.headroom_since is None:
-        why = f"nobody has freed memory, after {format_duration(waited)}"
         had_its_turns = facts.unmanaged_lives or state.pauses >= len(PARTS)
-        return Action(RESUME, why, "machine", had_its_turns)
+        return _resume(NOTHING_FREED, waited, gave_up=had_its_turns)
     if state.for_ours and facts.others_idle:
-        why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"
-        return Action(RESUME, why, "machine", True)
+        return _resume(OTHERS_IDLE, waited, gave_up=True)
     return NONE
+
+
+def _resume(reason: ActionReason, waited: float, gave_up: bool) -> Action:
+    return Action(RESUME, reason, {"waited": waited}, "machine", gave_up)
 
 
 def _will_end(settings: Settings, facts: Facts) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from oomproof.guard.detect_limit import TERM_SECONDS
 from oomproof.guard.detect_pause import for_the_last
 from oomproof.guard.detect_resume import end_line
-from oomproof.guard.view import NONE, NOT_OURS, STALLED, Action, Facts, Settings, facts_text, headroom, ours
-from oomproof.leaf.action_kinds import KILL, REQUEST, TERM, WARN
-from oomproof.units import format_duration, format_size
+from oomproof.guard.view import NONE, STALLED, Action, Facts, Figures, Settings, headroom, ours, shortage
+from oomproof.leaf.action_kinds import BELOW_MARGIN, KILL, OTHERS_GROWTH, OWN_GROWTH, REQUEST, TERM, WARN
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
 # Longer is no safer: a burst that would have ended by itself is then ended for nothing.
@@ -28,32 +27,31 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     # one whose pauses are over is ended as soon as it takes more: what is left is for its saving
     line = max(settings.floor if facts.pauses else floor, shrink * REACT_TERM)
     if available > max(settings.margin, line):
-        return NONE  # the calm case: no sentence is built for nothing
-    is_ours, state = ours(facts), facts_text(facts)
+        return NONE
+    is_ours, state = ours(facts), shortage(facts)
     helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
     if is_ours and facts.my_turn and helps:
-        growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
+        growing: Figures = {**state, "rate": max(facts.rate, facts.sustained)}
         if available <= max(floor / 2, shrink * REACT_KILL) and _reaches(facts, available - floor / 4):
-            return Action(KILL, growing, "machine")
+            return Action(KILL, OWN_GROWTH, growing, "machine")
         if available <= line and _reaches(facts, available - floor / 2):
-            return Action(TERM, growing, "machine")
+            return Action(TERM, OWN_GROWTH, growing, "machine")
         if facts.sustained > 0 and available <= _ask_threshold(settings, facts):
-            left = format_duration(available / facts.sustained)
-            return Action(REQUEST, f"{growing}: full in about {left}", "machine")
+            growing["full_in"] = available / facts.sustained
+            return Action(REQUEST, OWN_GROWTH, growing, "machine")
     elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
-        unmanaged = f"{state}; {NOT_OURS}"
         last = end_line(settings, facts)
         if available <= last and facts.use >= settings.floor / 4 and _is_filled(settings, facts, available):
             kind = KILL if available <= last / 2 else TERM
-            return Action(kind, unmanaged, "machine", others_growth=True)
+            return Action(kind, OTHERS_GROWTH, state, "machine")
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
         # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
         lasting = min(shrink, facts.drain)
         pressing = lasting > 0 and available - lasting * settings.grace <= settings.floor / 2
-        return Action(REQUEST if pressing else WARN, unmanaged, "machine", others_growth=True)
+        return Action(REQUEST if pressing else WARN, OTHERS_GROWTH, state, "machine")
     if available <= settings.margin:
-        return Action(WARN, f"{state}; the margin is {format_size(settings.margin)}", "machine")
+        return Action(WARN, BELOW_MARGIN, {**state, "margin": settings.margin}, "machine")
     return NONE
 
 

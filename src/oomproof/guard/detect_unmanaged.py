@@ -25,24 +25,29 @@ from oomproof.guard.view import (
     Action,
     Done,
     Facts,
+    Figures,
     JobKey,
     Settings,
     UnmanagedView,
     View,
     headroom,
+    shortage,
 )
 from oomproof.leaf.action_kinds import (
     KILL,
     KILL_UNMANAGED,
+    LAST_TURN,
     NOTHING,
+    OWN_GROWTH,
+    PAUSE_UNKNOWN,
     PAUSE_UNMANAGED,
     RESUME,
     RESUME_UNMANAGED,
     TERM,
     TERM_UNMANAGED,
+    TURN,
 )
 from oomproof.records import replace
-from oomproof.units import format_duration, format_size
 
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
 _LONG_WAIT = 30.0  # seconds
@@ -51,8 +56,6 @@ _NEXT_LOOK = 1.0  # seconds until a job that has just begun to grow is seen agai
 # somebody who holds and does not grow may end
 _TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
-_TRY = "nobody is left who could free memory, after {}; it is paused again if it keeps growing"
-_STUCK = "none of them can continue, after {}; if it needs more than there is, the kernel ends one: end one yourself, or add swap"
 _KINDS = {RESUME: RESUME_UNMANAGED, TERM: TERM_UNMANAGED, KILL: KILL_UNMANAGED}
 
 Pauses = Mapping[JobKey, Done]
@@ -77,14 +80,14 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
                 action = while_paused(settings, facts, done)
                 if action.kind == NOTHING and _may_try(settings, view, facts, job, pauses):
                     stuck = _is_stuck(settings, view, done)
-                    told = (_STUCK if stuck else _TRY).format(format_duration(view.t - done.paused_at))
-                    action = Action(RESUME, told, "machine", gave_up=stuck)
+                    waited: Figures = {"waited": view.t - done.paused_at}
+                    action = Action(RESUME, LAST_TURN if stuck else TURN, waited, "machine", gave_up=stuck)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
-                action = Action(RESUME, "nothing is known of its pause any more", "machine", gave_up=True)
+                action = Action(RESUME, PAUSE_UNKNOWN, scope="machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
             if pause_is_due(_last_one(settings, view, facts, job, done), facts):
-                action = Action(PAUSE_UNMANAGED, _why(facts), "machine")
+                action = Action(PAUSE_UNMANAGED, OWN_GROWTH, _growth(facts), "machine")
                 view = _with_pause(view, job)
         else:
             action = _end(settings, view, facts, job, done)
@@ -237,8 +240,8 @@ def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done:
         return NONE
     unanswered = done.term_at is not None and view.t - done.term_at >= settings.grace
     if unanswered or left <= settings.floor / 4:
-        return Action(KILL, _why(facts), "machine")
-    return Action(TERM, _why(facts), "machine") if done.term_at is None else NONE
+        return Action(KILL, OWN_GROWTH, _growth(facts), "machine")
+    return Action(TERM, OWN_GROWTH, _growth(facts), "machine") if done.term_at is None else NONE
 
 
 def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Facts:
@@ -299,7 +302,5 @@ def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:
     return bool(paused) and done.headroom_since is not None and view.t - done.headroom_since < _OTHERS_FIRST
 
 
-def _why(facts: Facts) -> str:
-    swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ""
-    available = f"{format_size(facts.available)} of RAM{swap} available"
-    return f"{available}; it held {format_size(facts.use)} and grew by {format_size(facts.rate)}/s"
+def _growth(facts: Facts) -> Figures:
+    return {**shortage(facts), "rate": facts.rate}

@@ -20,7 +20,7 @@ except ImportError:  # another interpreter
 from oomproof.errors import OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job_handle import Job
-from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WITHDRAW, ActionKind
+from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WITHDRAW, ActionKind, ActionReason
 from oomproof.leaf.small_files import APPEND, append_to
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
@@ -33,20 +33,12 @@ STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins
 
 
 def action_record(
-    by: str,
-    action: str,
-    why: str,
-    facts: dict[str, object] | None = None,
-    scope: str = "",
-    others_growth: bool | None = None,
+    by: str, action: str, why: str, facts: dict[str, object] | None = None, **more: object
 ) -> dict[str, object]:
-    """One line of actions.jsonl: who did what to the job now, and why. Of the guard's, also for the sake of what: ``scope``
-    is limit or machine, ``others_growth`` whether it was somebody else who grew."""
-    line: dict[str, object] = {"boottime": boottime(), "wall": time.time()}
-    line.update(by=by, action=action, why=why, facts=facts or {})
-    if scope:
-        line.update(scope=scope, others_growth=others_growth)
-    return line
+    """One line of actions.jsonl: who did what to the job now, and why; ``why`` is for people. The guard adds its ``reason``, the
+    ``figures`` behind it, its ``scope`` (limit or machine), and ``others_growth``: whether it was another job that grew."""
+    line: dict[str, object] = {"boottime": boottime(), "wall": time.time(), "by": by, "action": action}
+    return {**line, "why": why, "facts": facts or {}, **more}
 
 
 class TaskThread:
@@ -130,12 +122,7 @@ class Actions:
             self._open_file = os.open(self._attempt.actions_file, APPEND, 0o600)
 
     def take(
-        self,
-        kind: ActionKind,
-        why: str,
-        facts: dict[str, object] | None = None,
-        scope: str = "",
-        others_growth: bool | None = None,
+        self, kind: ActionKind, why: str, facts: dict[str, object] | None = None, **more: object
     ) -> None:
         """The guard acts first and records then. A person's act is recorded first: the run's guard, another process, judges as
         soon as the job has ended."""
@@ -144,7 +131,7 @@ class Actions:
             self._tell_unheard(self._stop_signal)
         if kind == TERM and self._by != "guard" and not self._job.hears(signal.SIGTERM):
             facts = {**(facts or {}), UNCAUGHT: True}
-        line = action_record(self._by, kind, why, facts, scope, others_growth)
+        line = action_record(self._by, kind, why, facts, **more)
         if self._by != "guard":
             self._note(line)
             self._act(kind, why)
@@ -197,11 +184,11 @@ class Actions:
             return True
         return self._open_file is not None and append_to(self._open_file, json.dumps(line).encode() + b"\n")
 
-    def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
+    def withdraw(self, why: str, say: Callable[[str, str], None], reason: ActionReason = "") -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
-        self._task_thread.do(lambda: self._remove_stop_files(why, say))
+        self._task_thread.do(lambda: self._remove_stop_files(why, say, reason))
 
-    def _remove_stop_files(self, why: str, say: Callable[[str, str], None]) -> None:
+    def _remove_stop_files(self, why: str, say: Callable[[str, str], None], reason: ActionReason) -> None:
         ours = [
             path
             for path in self._stop_files
@@ -213,7 +200,7 @@ class Actions:
         for path in ours:
             path.unlink()
         if ours and self._stop_signal is None and listening and not requests.is_begun(self._attempt, "stop"):
-            self._note(action_record(self._by, WITHDRAW, why))
+            self._note(action_record(self._by, WITHDRAW, why, reason=reason))
             say(WITHDRAW, why)
 
     def _write_stop_files(self, why: str) -> None:

@@ -11,20 +11,20 @@ import time
 from collections.abc import Collection, Sequence
 
 from oomproof.guard import detect_resume, guard_policy, poll_interval
+from oomproof.guard.action_text import pause_terms
 from oomproof.guard.actuator import Actuator
 from oomproof.guard.background_tasks import BackgroundTasks
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
-from oomproof.guard.view import Action, JobState, View
+from oomproof.guard.view import Action, Figures, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
-from oomproof.leaf.action_kinds import RESUME, WARN, WITHDRAW
+from oomproof.leaf.action_kinds import RESUME, WARN, WITHDRAW, ActionReason
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.cgroups import ChargeAlarm
 from oomproof.machine.clock import boottime
 from oomproof.records import replace
-from oomproof.units import format_size
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_ARENA_MAX = -8
@@ -260,18 +260,16 @@ class Guard:
 
     def pause_terms(self, job: GuardedJob) -> str:
         """For the user: what the pause brings, and when it ends. Right after a pause."""
-        latest = time.strftime("%H:%M", time.localtime(time.time() + job.settings.pause_max))
-        if job.pause.can_push and job.moment.swap_free:
-            brings = "it is pushed out to swap"
-        else:
-            brings = "only its growth is stopped, its memory stays in RAM (no disk swap to push it out to)"
-        available = format_size(self._state[job.name].done.resume_headroom)
-        return f"{brings}; resumes when {available} of RAM are available, at the latest {latest}"
+        return pause_terms(
+            self._state[job.name].done.resume_headroom,
+            time.time() + job.settings.pause_max,
+            bool(job.pause.can_push and job.moment.swap_free),
+        )
 
-    def let_go(self, job: GuardedJob, why: str) -> None:
+    def let_go(self, job: GuardedJob, reason: ActionReason, figures: Figures) -> None:
         """From the terminal's thread."""
         with self._acting:
-            self._actuators[job.name].let_go(why)
+            self._actuators[job.name].let_go(reason, figures)
 
     def close(self) -> None:
         for fd in (self._wake_read, self._wake_write, self._trigger):

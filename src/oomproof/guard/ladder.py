@@ -9,7 +9,6 @@ from oomproof.guard.detect_shortage import on_machine
 from oomproof.guard.view import NONE, Action, Done, Facts, Settings
 from oomproof.leaf.action_kinds import KILL, NOTHING, PAUSE, REQUEST, TERM, WARN, ActionKind
 from oomproof.records import replace
-from oomproof.units import format_duration
 
 LADDER = (NOTHING, WARN, REQUEST, PAUSE, TERM, KILL)
 
@@ -48,8 +47,7 @@ def _escalate(settings: Settings, facts: Facts, state: Done, action: Action) -> 
         return action
     waited = facts.t - state.term_at
     if waited >= settings.grace and action.kind in (REQUEST, TERM):
-        why = f"SIGTERM was not answered for {format_duration(waited)}; {action.why}"
-        return replace(action, kind=KILL, why=why)
+        return replace(action, kind=KILL, figures={**action.figures, "unanswered": waited})
     return action
 
 

@@ -113,6 +113,7 @@ class UnmanagedGrowth:
         self._looks: deque[MachineLook] = deque(maxlen=16)
         self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
+        self.named_pid = 0
         # those that may be paused, newest first; else one that may not
         self.culprits: tuple[Culprit, ...] = ()
         # the largest that could be paused and do not grow: they may end
@@ -159,7 +160,9 @@ class UnmanagedGrowth:
             culprit = self.culprit
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
             worth = grown and grown[0].bytes >= _WORTH_NAMING
-            self.named = f"{grown[0].text}{not_paused}" if worth else ""
+            self.named, self.named_pid = (
+                (f"{grown[0].text}{not_paused}", grown[0].key[0]) if worth else ("", 0)
+            )
             for job in others[:_ROWS]:
                 held = job.use + job.swap
                 if held >= _WORTH_A_ROW and self._rows.is_news(t, (job.pid, job.start), held):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
-from oomproof.guard import detect_unmanaged
+from oomproof.guard import action_text, detect_unmanaged
 from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
@@ -24,7 +24,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import dataclass, replace
-from oomproof.units import MIB, format_size
+from oomproof.units import MIB
 
 # Most guards never pause anybody: what only that needs is imported then, off the guard's thread.
 if TYPE_CHECKING:
@@ -36,12 +36,6 @@ _OLD = 3.0  # seconds: what was seen of a job before says little about now
 _LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due, beside two looks
 _SEARCH_SECONDS = 5.0  # that a slow machine takes for two looks
 _REMEMBERED = 16  # jobs; of those beyond that the ones that have ended are forgotten
-_WOULD = {
-    PAUSE_UNMANAGED: "pause",
-    TERM_UNMANAGED: "send SIGTERM to",
-    KILL_UNMANAGED: "send SIGKILL to",
-}
-
 Tell = Callable[[str, str, JobKey], None]  # kind, what happened in words, to whom
 
 
@@ -188,19 +182,19 @@ class UnmanagedGuard:
         pauses, job = self._pauses, action.unmanaged
         if pauses is None or job is None:
             return
-        key, who = job.key, _who(job)
+        key = job.key
         if action.kind == RESUME_UNMANAGED:
             pauses.resume(key)
             if key in self._paused:
                 self._resumed[key] = self._paused.pop(key)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
-            self.tell_later(action.kind, f"resumed {who}: {action.why}", key)
+            self.tell_later(action.kind, action_text.unmanaged_text(action, job), key)
             return
         if self._choice.dry_run:
             done = detect_unmanaged.carried_out(self._settings, action, self.state)
             ends = action.kind != PAUSE_UNMANAGED
             self.state = done if ends else detect_unmanaged.failed(action, self.state)
-            self.tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
+            self.tell_later("dry-run", action_text.would_text(action, job), key)
             return
         found = next((culprit for culprit in self.growth.culprits if culprit.key == key), None)
         culprit = found or (self._resumed[key].culprit if key in self._resumed else None)
@@ -210,7 +204,7 @@ class UnmanagedGuard:
             number = signal.SIGTERM if action.kind == TERM_UNMANAGED else signal.SIGKILL
             pauses.end(culprit, number)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
-            self.tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
+            self.tell_later(action.kind, action_text.unmanaged_text(action, job), key)
             return
         if culprit.tie:
             return
@@ -222,18 +216,14 @@ class UnmanagedGuard:
             return  # tried again at the next look
         if problem:
             self.state = detect_unmanaged.failed(action, self.state)
-            self.tell_later("trouble", f"could not pause {who}: {problem}", key)
+            self.tell_later("trouble", f"could not pause {action_text.who(job)}: {problem}", key)
             return
         self._resumed.pop(key, None)
         self._paused[key] = FollowedJob(culprit)
         self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
-        headroom = format_size(self.state[key].resume_headroom)
-        until = time.strftime("%H:%M", time.localtime(time.time() + seconds))
-        text = (
-            f"paused {who}, which was not started by oomproof: {action.why}. It resumes by itself when "
-            f"{headroom} of RAM are available, at the latest {until}; now: oomproof resume {key[0]}"
-        )
-        self.tell_later(action.kind, text, key, action.why)
+        headroom, latest = self.state[key].resume_headroom, time.time() + seconds
+        text = action_text.paused_text(action, job, headroom, latest)
+        self.tell_later(action.kind, text, key, action_text.why(action))
 
     def _release(self, view: View) -> None:
         """Somebody else resumed it, or it has ended: then it is no longer ours."""
@@ -244,7 +234,9 @@ class UnmanagedGuard:
             if not job.paused and pauses.has(job.key):
                 pauses.resume(job.key)
                 if processes.is_alive(*job.key):
-                    self.tell_later("hand", f"{_who(job)} was resumed by hand; it is left alone", job.key)
+                    self.tell_later(
+                        "hand", f"{action_text.who(job)} was resumed by hand; it is left alone", job.key
+                    )
 
     def tell_later(self, kind: str, text: str, key: JobKey, why: str = "") -> None:
         """From a thread of its own: a file, another terminal and our own may all be slow."""
@@ -291,7 +283,3 @@ class UnmanagedGuard:
         with self._lock:
             if self._pauses is not None:
                 self._pauses.close()
-
-
-def _who(job: UnmanagedView) -> str:
-    return f"{job.name} (pid {job.key[0]})"

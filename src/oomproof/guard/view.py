@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypedDict
 
-from oomproof.leaf.action_kinds import NOTHING, ActionKind
-from oomproof.records import dataclass
-from oomproof.units import MIB, format_size
+from oomproof.leaf.action_kinds import NOT_ITS_GROWTH, NOTHING, ActionKind, ActionReason
+from oomproof.records import dataclass, field
+from oomproof.units import MIB
 
-NOT_OURS = "the growth is not this job's"  # in the reason of every action for somebody else's growth
-IN_VAIN = "pausing it did not help"  # the same, of a job that is paused and so takes nothing
-STUCK = "all jobs are paused and wait for each other, so the newest run makes way"
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 # Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
 # is still paused. Sooner where something in the job counts the seconds (guard/pause_timeouts.py).
@@ -173,16 +171,40 @@ class JobState:
     others_changed_at: float = float("-inf")  # when one more of them ran or was paused
 
 
+class Figures(TypedDict, total=False):
+    """The figures behind a reason, in bytes, bytes per second and seconds; without those that play no part in it."""
+
+    held: int  # by the job
+    limit: int
+    margin: int
+    available: int
+    swap_free: int
+    rate: float
+    full_in: float
+    waited: float  # since the job was paused
+    unanswered: float  # since SIGTERM was sent
+    runs: int  # other runs that continue
+    culprit: int  # pid of the unmanaged job that grew most
+    signal: str  # its name
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
+    """What is done to a job and why; `guard.action_text` has the words for it."""
+
     kind: ActionKind
-    why: str = ""
-    scope: str = ""  # limit or machine
+    reason: ActionReason = ""
+    figures: Figures = field(default_factory=Figures)
+    scope: Literal["", "limit", "machine"] = ""
     gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder continues
     job: str = ""  # its name in the view
-    others_growth: bool = False  # it is not this job that fills the machine
     unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us
     facts: Facts | None = None  # what it was decided on
+
+    @property
+    def others_growth(self) -> bool:
+        """Whether it is not this job that fills the machine."""
+        return self.reason in NOT_ITS_GROWTH
 
 
 NONE = Action(NOTHING)
@@ -214,6 +236,6 @@ def grows(facts: Facts) -> bool:
     return facts.rate >= max(MIB, facts.shrink / 4)
 
 
-def facts_text(facts: Facts) -> str:
-    swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left"
-    return f"{format_size(facts.available)} of RAM available{swap}, the job held {format_size(facts.use)}"
+def shortage(facts: Facts) -> Figures:
+    """The figures of a machine that is short, and of the job."""
+    return {"available": facts.available, "swap_free": facts.swap_free, "held": facts.use}

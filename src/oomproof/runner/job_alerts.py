@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.guarded_job import GuardedJob
-from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, SAVE, TERM, WARN, WITHDRAW
+from oomproof.leaf.action_kinds import KILL, ON_UNMANAGED, PAUSE, REQUEST, RESUME, SAVE, TERM, WARN, WITHDRAW
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.units import format_duration
 
@@ -73,7 +73,5 @@ class JobAlerts:
             seconds_left=left if kind in (WARN, SAVE, "leak", "above") else None,
             next=following,
             # of an unmanaged job the text itself names the command, with its pid
-            command=""
-            if kind.endswith("-unmanaged")
-            else f"oomproof {_UNDO.get(kind, 'stop')} {self._called}",
+            command="" if kind in ON_UNMANAGED else f"oomproof {_UNDO.get(kind, 'stop')} {self._called}",
         )

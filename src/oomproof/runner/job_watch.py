@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof.alerts.alert_channel import Alerts
+from oomproof.guard.action_text import TITLES
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_limit import TREND_WARNING
 from oomproof.guard.guard_actions import Actions, TaskThread, action_record
@@ -16,7 +17,7 @@ from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.view import Settings
-from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WARN, WITHDRAW
+from oomproof.leaf.action_kinds import GUARD_LEAVES, ON_UNMANAGED, PAUSE, REQUEST, SIGNAL_CAME, TERM, WARN
 from oomproof.leaf.small_files import append
 from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import nvidia, processes
@@ -240,21 +241,12 @@ class Watch:
         self.task_thread.do(lambda: self._attempt.add_action(line))
 
     def _on_action(self, kind: str, why: str) -> None:
-        words = {
-            WARN: "memory is getting short",
-            REQUEST: "asked the job to save and stop",
-            TERM: "sent SIGTERM to the job",
-            KILL: "killed all processes of the job",
-            PAUSE: "paused",
-            RESUME: "resumed",
-            WITHDRAW: "took back the request to save and stop",
-        }
-        text, terms = f"{words[kind]}: {why}" if kind in words else why, ""
+        text, terms = f"{TITLES[kind]}: {why}" if kind in TITLES else why, ""
         if kind == PAUSE:
             terms = self.guard.pause_terms(self.guarded)
             text += f". {terms}; now: oomproof resume {self._run.name}"
         self._tell(text)
-        if kind in words or kind.endswith("-unmanaged"):
+        if kind in TITLES or kind in ON_UNMANAGED:
             self._alerts.action(kind, why, terms)
         if kind == WARN and self.guarded.growth.time_to_full is not None:  # by its own growth
             self._on_leak(self.guarded.moment.headroom)
@@ -317,8 +309,9 @@ class Watch:
     def status_line(self) -> str:
         return status_line(self.guarded.moment, self._gpu.latest() if self._gpu else ())
 
-    def let_go(self, why: str) -> None:
-        self.guard.let_go(self.guarded, why)
+    def let_go(self, signal: str) -> None:
+        """That signal came for the job, which cannot hear it while it is paused."""
+        self.guard.let_go(self.guarded, SIGNAL_CAME, {"signal": signal})
 
     def stop(self) -> None:
         """Each by itself: what one of them cannot do must not keep the others from ending."""
@@ -328,7 +321,7 @@ class Watch:
     def _stop_guard(self) -> None:
         self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would resume it
-            self.let_go("its guard leaves")
+            self.guard.let_go(self.guarded, GUARD_LEAVES, {})
 
     def _stop_helpers(self) -> None:
         self.sampler.stop()

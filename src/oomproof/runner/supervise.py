@@ -292,7 +292,7 @@ def _stay(
         if how in _INTERRUPTS and ignored.is_enough(boottime()) and front.makes_signals_of_keys():
             name = run_folders.to_type(run)
             say(f"oomproof: the job does not end at Ctrl-C; from another terminal: oomproof stop {name}")
-        watch.let_go(f"{how} came for it")  # a paused job cannot hear it
+        watch.let_go(how)
         # made now, before the job hears it: one that has ended is not ended by it
         passed_on = interrupt_record(how)
         watch.task_thread.do(lambda: run.attempt.add_action(passed_on))

@@ -29,13 +29,14 @@ from oomproof.evidence.case_file import (
     ProcessSeen,
     Twin,
 )
-from oomproof.guard.view import NOT_OURS
+from oomproof.leaf.action_kinds import NEAR_LIMIT, OTHERS_GROWTH
 from oomproof.leaf.attempt_names import NOW
 from oomproof.records import replace
 from oomproof.runner.code_identity import hash_file
 
 LOADER = OtherJob(812, "python3 load.py", None, False, 3 * GIB, 0, 2 * GIB, 20.0, END - 1)
 LEAK = Growth("growing", "train", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
+NOT_OURS = "the growth is not this job's"
 AT_LIMIT = "the job held 592 MiB of its limit of 600 MiB, grew by 10 MiB/s"
 
 
@@ -48,6 +49,9 @@ def stopped(attempt: Attempt, why: str, *, limit: int | None = None, **facts: An
     attempt.run["settings"]["limit"] = limit
     attempt.ended(signal=SIGTERM)
     attempt.act("term", why=why, scope="limit" if limit else "machine", others_growth=NOT_OURS in why)
+    if why == AT_LIMIT:
+        figures = {"held": 592 * MIB, "limit": 600 * MIB, "rate": 10.0 * MIB}
+        attempt.actions[-1].update(reason=NEAR_LIMIT, figures=figures)
     case = replace(attempt.case(), **facts)
     return judge(case)
 
@@ -149,7 +153,11 @@ def test_the_recorded_scope_counts_and_not_the_words(attempt: Attempt) -> None:
 
 def test_what_the_guard_named_is_not_told_twice(attempt: Attempt) -> None:
     why = f"58 MiB of RAM available; {NOT_OURS}: python3 load.py (pid 812) grew by 2.0 GiB in 20 s"
-    assert stopped(attempt, why, others=(LOADER,)).why.count("load.py") == 1
+    stopped(attempt, why)
+    attempt.actions[-1].update(reason=OTHERS_GROWTH, figures={"culprit": LOADER.pid})
+    assert judge(replace(attempt.case(), others=(LOADER,))).why.count("load.py") == 1
+    attempt.actions[-1].update(figures={"culprit": 813})
+    assert judge(replace(attempt.case(), others=(LOADER,))).why.count("load.py") == 2
 
 
 def test_its_own_growth_is_not_blamed_on_a_neighbour_that_grew_less(attempt: Attempt) -> None:

@@ -189,7 +189,7 @@ class Actions:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def take(self, kind: str, why: str, *_: object) -> None:
+    def take(self, kind: str, why: str, *_: object, **facts: object) -> None:
         world, given = self._world, self._world.situation
         world.note(kind, why)
         if kind == "pause":
@@ -200,7 +200,7 @@ class Actions:
         if answer is not None:
             world.ended_at = min(world.ended_at, world.clock + answer)
 
-    def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
+    def withdraw(self, why: str, say: Callable[[str, str], None], reason: str) -> None:
         self._world.note("withdraw", why)
         say("withdraw", why)
 

@@ -23,7 +23,8 @@ from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.guard_loop import Guard
 from oomproof.guard.guarded_job import GuardedJob, Moment
 from oomproof.guard.job_pause import Pause
-from oomproof.guard.view import Action, JobView, Settings, View
+from oomproof.guard.view import Action, JobView, Settings, View, shortage
+from oomproof.leaf.action_kinds import BELOW_MARGIN, HEADROOM_BACK, SIGNAL_CAME, ActionKind, ActionReason
 from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
@@ -500,19 +501,30 @@ class Still(Freezer):
 
 def begin(scene: Scene) -> None:
     """The guard pauses."""
-    carry_out(scene, "pause", "short of memory")
+    carry_out(scene, "pause", BELOW_MARGIN)
 
 
 def end(scene: Scene) -> None:
-    carry_out(scene, "resume", "room is back")
+    carry_out(scene, "resume", HEADROOM_BACK)
 
 
-def carry_out(scene: Scene, kind: str, why: str) -> None:
+def carry_out(scene: Scene, kind: ActionKind, reason: ActionReason) -> None:
     guard, name = scene.guard, scene.guarded.name
     view = guard._reader.read(scene.clock)
     state = guard._state.setdefault(name, guard_policy.NEW)
     facts, _ = guard_policy.facts_of(SETTINGS, view, view.jobs[0], state)
-    guard._carry_out([Action(kind, why, "machine", job=name, facts=facts)])
+    guard._carry_out(
+        [
+            Action(
+                kind,
+                reason,
+                {**shortage(facts), "margin": 1, "waited": 1.0},
+                "machine",
+                job=name,
+                facts=facts,
+            )
+        ]
+    )
 
 
 @pytest.fixture
@@ -645,10 +657,10 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
     scene.task_thread.work()
     take = scene.guarded.actions.take
 
-    def crossed(*arguments: Any) -> None:
+    def crossed(*arguments: Any, **more: Any) -> None:
         freezer.write_mark(scene.attempt, "user", "oomproof pause")
         scene.job.freezer.pause()
-        take(*arguments)
+        take(*arguments, **more)
 
     scene.guarded.actions.take = crossed  # type: ignore[method-assign]
     end(scene)
@@ -700,7 +712,7 @@ def test_let_go_and_the_guards_pause_do_not_cross(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)
     scene.task_thread.work()
-    scene.guard.let_go(scene.guarded, "SIGINT came for it")
+    scene.guard.let_go(scene.guarded, SIGNAL_CAME, {"signal": "SIGINT"})
     rows(scene, 2)
     assert not still_paused(scene)
 

@@ -14,6 +14,7 @@ from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.ladder import choose, taken
 from oomproof.guard.poll_interval import poll_seconds
 from oomproof.guard.view import Action, Done, Facts, Settings, headroom
+from oomproof.leaf.action_kinds import OTHERS_GROWTH
 from oomproof.units import GIB, MIB
 
 MACHINE = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
@@ -77,7 +78,7 @@ def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
     unmanaged = facts(available=900 * MIB, shrink=200.0 * MIB, drain=40.0 * MIB)  # it began a second ago
     action = choose(MACHINE, unmanaged, Done())
     assert action.kind == "request"
-    assert "not this job's" in action.why and action.others_growth
+    assert action.reason == OTHERS_GROWTH and action.others_growth
     assert choose(MACHINE, replace(unmanaged, available=200 * MIB), Done()).kind == "kill"
 
 
@@ -203,7 +204,7 @@ def test_a_decision_always_has_a_reason(moment: Facts) -> None:
     for settings in (MACHINE, LIMITED):
         action = choose(settings, moment, Done())
         assert action.kind in ladder.LADDER
-        assert bool(action.why) == (action.kind != "none")
+        assert bool(action.reason) == (action.kind != "none")
 
 
 @given(moments)

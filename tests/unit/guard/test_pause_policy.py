@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oomproof.guard import detect_pause, detect_resume, ladder
 from oomproof.guard.ladder import choose
 from oomproof.guard.view import Action, Done, Facts, Settings
+from oomproof.leaf.action_kinds import OTHERS_GROWTH, UNMANAGED_NEED
 from oomproof.units import GIB, MIB
 
 DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
@@ -96,7 +97,7 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     assert choose(DESKTOP, above, Done()).kind == "warn", "they stopped for it: half of the floor is its own"
     beside = replace(above, available=DESKTOP.floor // 2)
     action = choose(DESKTOP, beside, Done())
-    assert action.kind == "pause" and "not started by oomproof" in action.why and not action.others_growth
+    assert action.kind == "pause" and action.reason == UNMANAGED_NEED and not action.others_growth
     waited_for = replace(beside, waiting=1, unmanaged_wait=False)
     assert choose(DESKTOP, waited_for, Done()).kind != "pause", "others wait for it"
     assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
@@ -126,7 +127,7 @@ def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
 def test_a_strangers_growth_pauses_a_job_that_grows_too() -> None:
     beside = loader(running=0, rate=30.0 * MIB, shrink=100.0 * MIB)
     action = choose(DESKTOP, beside, Done())
-    assert action.kind == "pause" and "not this job's" in action.why and action.others_growth
+    assert action.kind == "pause" and action.reason == OTHERS_GROWTH and action.others_growth
 
 
 def test_with_disk_swap_a_stalling_machine_is_enough() -> None:
@@ -283,7 +284,7 @@ def test_every_action_has_a_reason_and_a_state(moment: Facts) -> None:
     state = paused() if moment.paused == "guard" else Done()
     action = choose(DESKTOP, moment, state)
     assert action.kind in (*ladder.LADDER, "resume")
-    assert bool(action.why) == (action.kind != "none")
+    assert bool(action.reason) == (action.kind != "none")
     if moment.paused:
         assert action.kind in ("none", "resume", "term", "kill"), "a job that stands still hears nothing else"
     if action.kind == "resume":

@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard import detect_unmanaged, guard_policy
+from oomproof.guard.action_text import why
 from oomproof.guard.view import Done, JobState, JobView, Settings, UnmanagedView, View
 from oomproof.leaf.action_kinds import (
     KILL_UNMANAGED,
+    LAST_TURN,
+    OTHERS_IDLE,
     PAUSE_UNMANAGED,
     RESUME_UNMANAGED,
     TERM_UNMANAGED,
+    TURN,
 )
 from oomproof.units import GIB, MIB
 
@@ -51,7 +55,7 @@ def ours(view: View, pauses: detect_unmanaged.Pauses, before: View | None = None
 def test_it_is_paused_and_the_training_is_not_touched() -> None:
     (action,), state = detect_unmanaged.decide(DESKTOP, SHORT, {})
     assert action.kind == PAUSE_UNMANAGED and action.unmanaged == LOADER
-    assert action.why == "1.0 GiB of RAM available; it held 8.0 GiB and grew by 200 MiB/s"
+    assert why(action) == "1.0 GiB of RAM available; it held 8.0 GiB and grew by 200 MiB/s"
     assert ours(SHORT, state) == []
     assert ours(replace(SHORT, unmanaged=()), {}) == ["request"], "as before, where nobody else can be paused"
 
@@ -200,7 +204,7 @@ def test_jobs_that_can_never_go_on_are_not_kept_for_an_hour() -> None:
     done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
     view = replace(SHORT, t=1300.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
     (action,) = detect_unmanaged.decide(DESKTOP, view, {KEY: done})[0]
-    assert action.kind == RESUME_UNMANAGED and action.gave_up and "the kernel ends one" in action.why
+    assert action.kind == RESUME_UNMANAGED and action.gave_up and action.reason == LAST_TURN
     with_a_run = replace(view, others=(replace(TRAINING, paused="guard"),))
     assert kinds(DESKTOP, with_a_run, {KEY: done}) == [], "a run of ours would be ended for it"
 
@@ -340,7 +344,7 @@ def test_only_its_own_users_idle_runs_are_a_deadlock() -> None:
     view, state = of_all_users(*runs, available=GIB)
     assert kinds(DESKTOP, replace(view, others_idle=True, idle_users=frozenset({1001})), state) == []
     (action,) = detect_unmanaged.decide(DESKTOP, replace(view, idle_users=frozenset({1000})), state)[0]
-    assert action.kind == RESUME_UNMANAGED and action.gave_up and "they may be waiting for it" in action.why
+    assert action.kind == RESUME_UNMANAGED and action.gave_up and action.reason == OTHERS_IDLE
 
 
 def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
@@ -351,7 +355,7 @@ def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
     actions, state = detect_unmanaged.decide(DESKTOP, alone, state)
     assert actions == [], "another unmanaged job may hold what it needs"
     (action,) = detect_unmanaged.decide(DESKTOP, replace(alone, t=alone.t + 60), state)[0]
-    assert action.kind == RESUME_UNMANAGED and "nobody is left" in action.why and not action.gave_up, (
+    assert action.kind == RESUME_UNMANAGED and action.reason == TURN and not action.gave_up, (
         "it may be paused again"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
 from oomproof.diagnosis.death import Death, death_of
@@ -10,7 +9,8 @@ from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
-from oomproof.leaf.action_kinds import KILL, REQUEST, TERM
+from oomproof.guard.action_text import reason_text, without_rate
+from oomproof.leaf.action_kinds import KILL, NEAR_LIMIT, REQUEST, TERM
 from oomproof.units import format_duration, format_size
 
 _SIGNALLED = Weight(800, "our own record of the signal, and the job ended within the grace time")
@@ -25,7 +25,6 @@ _TOLD: dict[str, str] = {
 }
 _SENT: dict[str, signal.Signals] = {TERM: signal.SIGTERM, KILL: signal.SIGKILL}
 _AT_ONCE = 1.0  # seconds
-_LAST_RATE = re.compile(r", grew by [\d.]+ [KMGT]?i?B/s")  # of the guard's last looks
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -41,12 +40,13 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         headline += ", and it did" if heard else ", and it ended"
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
     reason = stop.why or "memory was about to run out"
-    if case.growth is not None and memory.culprit is None:  # told below, over its whole time
-        reason = _LAST_RATE.sub("", reason)
+    if stop.reason == NEAR_LIMIT and case.growth is not None and memory.culprit is None:
+        # the rate is given below, over the whole time of the growth
+        reason = reason_text(NEAR_LIMIT, without_rate(stop.figures))
     why = f"{reason}{_ending(case, stop, death)}"
     if stop.action == REQUEST and not heard:
         why += "; whether it had seen the request is not known"
-    named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
+    named = memory.culprit is not None and stop.figures.get("culprit") == memory.culprit.pid
     why = "; ".join((why, *(() if named else memory.told)))
     return [
         WeightedCause(
