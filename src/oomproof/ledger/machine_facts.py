@@ -80,7 +80,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         shm=disk_space.read(f"{dev}/shm"),
         place=host_identity.read(proc, root),
         gpus=gpu.Gpus(),
-        daemons=daemons.among(everybody.values()),
+        daemons=daemons.among((process.name, process.pid) for process in everybody.values()),
         jobs=heaviest,
         here=here,
         twins=twins.among(heaviest, proc),
