@@ -10,6 +10,7 @@ from collections import deque
 
 from ..leaf.attempt_names import NOW, UNSENT
 from ..leaf.proc_files import boottime
+from .agent_start import touch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Agent:
         """The path of a file of this process in the attempt's folder, made for its owner only."""
         path = os.path.join(self.folder, f"{os.getpid()}-{name}")
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+            touch(path)
         except OSError:
             pass
         return path
@@ -162,15 +163,11 @@ class Agent:
             if rank.isdigit():
                 self._rank = int(rank)
             else:
-                distributed = sys.modules.get("torch.distributed")
                 try:
-                    if (
-                        distributed is not None
-                        and distributed.is_available()
-                        and distributed.is_initialized()
-                    ):
-                        self._rank = distributed.get_rank()
-                except Exception:  # a process group that is being torn down
+                    group = process_group()
+                    if group is not None:
+                        self._rank = group.get_rank()
+                except Exception:  # it is being torn down
                     pass
         return self._rank
 
@@ -351,18 +348,16 @@ class Agent:
         if self._now_fd is None:
             from .agent_start import open_high
 
-            path = self.file(NOW)
-            self._now_fd = open_high(path)
+            self._now_fd = open_high(self.file(NOW))
         step = -1 if self.step is None else self.step
         rank = -1 if self._rank is None else self._rank
-        phase = (self._stack[-1].name if self._stack else self._base) or "unknown"
-        text = f"1 {now:.3f} {step} {rank} {phase}".ljust(_RECORD - 1)
-        data = (text if text.isascii() else text.encode("ascii", "replace").decode())[
-            : _RECORD - 1
-        ].encode() + b"\n"
-        if self._now_fd >= 0:
+        text = f"1 {now:.3f} {step} {rank} {self.phase_now or 'unknown'}".ljust(_RECORD - 1)
+        self._write_at(0, text.encode("ascii", "replace")[: _RECORD - 1] + b"\n")
+
+    def _write_at(self, place: int, data: bytes) -> None:
+        if self._now_fd is not None and self._now_fd >= 0:
             try:
-                os.pwrite(self._now_fd, data, 0)
+                os.pwrite(self._now_fd, data, place)
             except OSError:  # closed by the job's own housekeeping: never write to that number again
                 self._now_fd = -1
 
@@ -375,10 +370,7 @@ class Agent:
         try:
             if self._now_fd is None:
                 self._write_now(boottime())
-            if self._now_fd is not None and self._now_fd >= 0:
-                os.pwrite(self._now_fd, _LOADING if open_now else _NOT_LOADING, _RECORD + _LOCATION)
-        except OSError:
-            self._now_fd = -1
+            self._write_at(_RECORD + _LOCATION, _LOADING if open_now else _NOT_LOADING)
         except Exception as error:
             self.failed("loading", error)
 
@@ -398,15 +390,12 @@ class Agent:
             frame = frame.f_back
         else:
             return
-        if self._location == (code, frame.f_lineno) or self._now_fd is None or self._now_fd < 0:
+        if self._location == (code, frame.f_lineno):
             return
         self._location = (code, frame.f_lineno)
         text = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         data = text.encode("utf-8", "replace")[-_LOCATION + 1 :].ljust(_LOCATION - 1) + b"\n"
-        try:
-            os.pwrite(self._now_fd, data, _RECORD)
-        except OSError:
-            self._now_fd = -1
+        self._write_at(_RECORD, data)
 
     # --- the process ------------------------------------------------------------------------------------------
 
@@ -482,11 +471,7 @@ class Agent:
             return
         self._told_files.add((name, text))
         try:
-            fd = os.open(self.file(name), os.O_WRONLY | os.O_TRUNC)
-            try:
-                os.write(fd, text.encode("utf-8", "replace"))
-            finally:
-                os.close(fd)
+            write_file(self.file(name), text.encode("utf-8", "replace"))
         except OSError:
             pass
 
@@ -550,6 +535,33 @@ def in_phase(agent: Agent, name: str, function: Any) -> Any:
             return function(*args, **kwargs)
 
     return inner
+
+
+def write_file(path: str, data: bytes) -> None:
+    """A file of its owner's only. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def note_failure(agent: Agent, what: str, error: BaseException) -> None:
+    """Something of the allocator's that could not be told, for the recording only."""
+    agent.report("allocator-note", text=f"{what}: {type(error).__name__}: {str(error)[:200]}")
+
+
+def process_group() -> Any:
+    """torch.distributed where this process is in a group, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    up = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if up else None
+
+
+def compiling_of(torch: Any) -> Callable[[], bool]:
+    """Tells whether a graph is being compiled: then nothing of ours may be seen."""
+    ask: Callable[[], bool] | None = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return ask or (lambda: False)
 
 
 def _is_library(path: str) -> bool:

@@ -45,7 +45,8 @@ _folder = ""
 _fault_fd = -1
 _fault_id: tuple[int, int] | None = None  # of the file behind it
 _answers_census = False  # as long as the handler of that signal is ours
-_agent: Agent | bool | None = None
+_agent: Agent | None = None
+_agent_failed = False
 
 
 def begin(folder: str) -> None:
@@ -67,15 +68,15 @@ def begin(folder: str) -> None:
 
 def agent() -> Agent | None:
     """The one of this process, made when it is first asked for; None where it cannot be."""
-    global _agent
-    if _agent is None:
+    global _agent, _agent_failed
+    if _agent is None and not _agent_failed:
         try:
             from .agent_core import Agent
 
             _agent = Agent(_folder)
         except Exception:  # the job runs on without an agent
-            _agent = False
-    return None if isinstance(_agent, bool) else _agent
+            _agent_failed = True
+    return _agent
 
 
 def open_high(path: str, flags: int = 0) -> int:
@@ -119,7 +120,7 @@ def _open_fault_file() -> None:
     global _fault_fd, _fault_id
     try:
         if faulthandler.is_enabled():  # -X faulthandler, PYTHONFAULTHANDLER: the user's choice
-            _touch()
+            touch(_fault_path())  # the sign that we are here
             return
         _fault_fd = open_high(_fault_path(), os.O_APPEND)
         if _fault_fd < 0:
@@ -142,9 +143,9 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _touch() -> None:
-    """The sign that we are here, also where the file has no other use."""
-    os.close(os.open(_fault_path(), _FLAGS, 0o600))
+def touch(path: str) -> None:
+    """An empty file of its owner's only, where there is none yet. Raises OSError."""
+    os.close(os.open(path, _FLAGS, 0o600))
 
 
 def request_signal() -> int:
@@ -174,7 +175,7 @@ class _CensusAsked:
         while frame is not None:
             if frame.f_code.co_filename == _IMPORTING:
                 # An import of ours in the middle of the job's would break one of the two; it is asked again.
-                if _agent is not None and not isinstance(_agent, bool) and _agent.step is not None:
+                if _agent is not None and _agent.step is not None:
                     _agent.put_off_census()  # a script that trains while it is imported
                 return
             frame = frame.f_back
@@ -234,19 +235,15 @@ def _listen_for_census() -> None:
         import _signal
 
         first = getattr(_signal, "SIGRTMIN", 0)
-        if not getattr(sys, "_is_gil_enabled", _yes)():
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
             return  # other threads would change what is being counted
         if first and _signal.getsignal(first + _CENSUS) == _signal.SIG_DFL:
             _signal.signal(first + _CENSUS, _CensusAsked())
             _signal.siginterrupt(first + _CENSUS, False)
             _answers_census = True
-            os.close(os.open(census_mark(), _FLAGS, 0o600))
+            touch(census_mark())
     except Exception:  # not in the main thread, a full disk: nobody will ask
         pass
-
-
-def _yes() -> bool:
-    return True
 
 
 def _stop_listening() -> None:
@@ -266,7 +263,7 @@ def _after_fork() -> None:
     global _fault_fd, _fault_id
     if _answers_census:
         try:
-            os.close(os.open(census_mark(), _FLAGS, 0o600))
+            touch(census_mark())
         except OSError:
             pass
     if _fault_fd >= 0 and _identity(_fault_fd) not in (None, _fault_id):
@@ -279,7 +276,7 @@ def _after_fork() -> None:
             _fault_id = _identity(_fault_fd)
         except OSError:
             pass
-    if _agent is not None and not isinstance(_agent, bool):
+    if _agent is not None:
         _agent.forked()
 
 
@@ -299,7 +296,7 @@ def _at_exit() -> None:
                 from .exceptions import describe
 
                 describe(current, error, sys.last_traceback)
-        if _agent is not None and not isinstance(_agent, bool):
+        if _agent is not None:
             _agent.close()
     except Exception:  # at the interpreter's end modules are gone already
         pass

@@ -13,6 +13,7 @@ from typing import Any
 from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, off_text
 from ..leaf.attempt_names import ALLOCATOR, TENSORS
 from . import allocator_segments, cuda_memory, nvml
+from .agent_core import note_failure, write_file
 from .cache_release import Releaser, size
 from .exceptions import is_memory_error
 from .tensor_owners import tensor_owners
@@ -128,7 +129,7 @@ class Watch:
                     self._tell(memory, edge)
                     self._suspect(memory, edge)
         except Exception as error:
-            self.agent.report("allocator-note", text=f"sample: {type(error).__name__}: {str(error)[:200]}")
+            note_failure(self.agent, "sample", error)
 
     def _tell_ignored(self) -> None:
         """Once: a setting that the user believes in, and that is off."""
@@ -249,9 +250,7 @@ class Watch:
             self.trace("memory ran out once")
         except BaseException as error:  # a KeyboardInterrupt in here must not replace the job's own error
             try:
-                self.agent.report(
-                    "allocator-note", text=f"observer: {type(error).__name__}: {str(error)[:200]}"
-                )
+                note_failure(self.agent, "observer", error)
             except BaseException:
                 pass
 
@@ -326,20 +325,17 @@ def headline(fields: dict[str, Any]) -> str:
 def write_json(path: str, value: dict[str, Any]) -> None:
     import json
 
-    data = json.dumps({"pid": os.getpid(), "wall": time.time(), **value}, default=str).encode()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+    data = json.dumps({"pid": os.getpid(), "wall": time.time(), **value}, default=str)
+    write_file(path, data.encode())
 
 
 def told(memory: CudaMemory) -> dict[str, Any]:
-    fields = dict(memory._asdict())
-    fields["unused"] = memory.unused
-    fields["returnable"] = memory.returnable
-    fields["outside"] = memory.outside
-    return fields
+    return {
+        **memory._asdict(),
+        "unused": memory.unused,
+        "returnable": memory.returnable,
+        "outside": memory.outside,
+    }
 
 
 def keep(snapshot: dict[str, Any], path: str, most: int = _SNAPSHOT) -> str:
@@ -363,11 +359,7 @@ def keep(snapshot: dict[str, Any], path: str, most: int = _SNAPSHOT) -> str:
         kept["segments"] = parts
         text = pickle.dumps(kept, protocol=4)
     if len(text) <= most:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(fd, text)
-        finally:
-            os.close(fd)
+        write_file(path, text)
     return path
 
 

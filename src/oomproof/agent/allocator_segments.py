@@ -65,15 +65,9 @@ def summarize(segments: Iterable[dict[str, Any]], device: int) -> dict[str, Any]
         "private_free": pools,
         "rounding": rounding,
         "classes": [
-            {
-                "size": name,
-                "used": table[name][0],
-                "used_bytes": table[name][1],
-                "free": table[name][2],
-                "free_bytes": table[name][3],
-            }
-            for name, _ in CLASSES
-            if any(table[name])
+            {"size": name, **dict(zip(("used", "used_bytes", "free", "free_bytes"), row))}
+            for name, row in table.items()
+            if any(row)
         ],
     }
 

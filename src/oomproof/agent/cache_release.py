@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..leaf.allocator_memory import CudaMemory
 from ..leaf.attempt_names import RELEASE_REQUEST
 from . import cuda_memory
+from .agent_core import note_failure
 
 GIB = 1 << 30
 POLICIES = ("warn", "auto", "always", "never")
@@ -122,7 +123,7 @@ class Releaser:
                     agent.tell(warning(memory, after))
             self._step = agent.step
         except Exception as error:
-            self.agent.report("allocator-note", text=f"release: {type(error).__name__}: {str(error)[:200]}")
+            note_failure(self.agent, "release", error)
 
     def _release(self, memory: CudaMemory, after: str) -> None:
         begun = time.monotonic()

@@ -17,7 +17,6 @@ from .census_kinds import (
     CONTAINERS,
     DICT,
     LEAF,
-    OBJECT,
     TABLES,
     Clock,
     Kinds,
@@ -97,7 +96,7 @@ def look(seconds: float = _SECONDS, waiting: float = _WAITING) -> dict[str, Any]
         except OutOfTime:
             complete = False
         _forget_views(things)
-        things.sort(key=lambda thing: -(thing.ram + thing.mapped + thing.gpu))
+        things.sort(key=lambda thing: -thing.size)
         same: list[dict[str, Any]] = []
         try:
             same = copies(things[: 4 * _TOLD], kinds, Clock(_COPIES, waiting))
@@ -131,15 +130,15 @@ def _measure(things: list[Thing], kinds: Kinds, clock: Clock, named: set[int]) -
             thing.what, thing.rows, thing.length = extent.what, extent.rows, extent.rows
             thing.address = extent.address
             tables.counted.add(extent.address)  # a model that holds the same memory does not count it again
-        elif kind.role in CONTAINERS:
-            thing.what = _container_text(thing, kinds)
-            thing.ram = sizer.container(thing.value, kind)
-            thing.mapped, thing.gpu = int(sizer.mapped), int(sizer.gpu)
-        elif kind.role == OBJECT:
-            thing.ram = sizer.whole(thing.value)
-            thing.mapped, thing.gpu = int(sizer.mapped), int(sizer.gpu)
         elif kind.role == LEAF:
             thing.ram = own_size(thing.value, kind)
+        else:
+            if kind.role in CONTAINERS:
+                thing.what = _container_text(thing, kinds)
+                thing.ram = sizer.container(thing.value, kind)
+            else:
+                thing.ram = sizer.whole(thing.value)
+            thing.mapped, thing.gpu = int(sizer.mapped), int(sizer.gpu)
         thing.seen = True
 
 
@@ -190,11 +189,9 @@ def _gather_entries(things: list[Thing], apart: set[int]) -> None:
             if thing.part:
                 held = of_parts.get(id(whole), (whole, "", 0))[2] + thing.ram + thing.gpu
                 of_parts[id(whole)] = whole, thing.part, held
-            whole.ram, whole.mapped, whole.gpu = (
-                whole.ram + thing.ram,
-                whole.mapped + thing.mapped,
-                whole.gpu + thing.gpu,
-            )
+            whole.ram += thing.ram
+            whole.mapped += thing.mapped
+            whole.gpu += thing.gpu
             thing.ram = thing.mapped = thing.gpu = 0
     for whole, part, held in of_parts.values():
         if 2 * held > whole.ram + whole.gpu:
@@ -230,12 +227,10 @@ def _rows(
     wanted = {place for group in same for holder in group["holders"] for place in holder}
     places: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
-    largest = sorted(
-        range(len(things)), key=lambda place: -(things[place].ram + things[place].mapped + things[place].gpu)
-    )
+    largest = sorted(range(len(things)), key=lambda place: -things[place].size)
     for number, place in enumerate(largest):
         thing = things[place]
-        large = number < _TOLD and thing.ram + thing.mapped + thing.gpu >= _LEAST
+        large = number < _TOLD and thing.size >= _LEAST
         if large or place in wanted:
             places[place] = len(rows)
             owner = thing.owner

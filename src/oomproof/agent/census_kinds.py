@@ -22,9 +22,6 @@ from types import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
@@ -70,8 +67,6 @@ _PARTS = (
 
 class Kind:
     """What is known of one type."""
-
-    __slots__ = ("base", "header", "in_values", "name", "part", "role")
 
     def __init__(self, role: str, base: Any, name: str, flags: int, part: str = "") -> None:
         # base: Python's or a library's own class behind it

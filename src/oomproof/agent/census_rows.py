@@ -52,8 +52,6 @@ COPY, SHARED = "copy", "shared"
 class Row:
     """What is in one row, while it is compared."""
 
-    __slots__ = ("ids", "numbers", "texts")
-
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.numbers: list[float] = []
@@ -224,8 +222,7 @@ def _gather(value: Any, kinds: Kinds, row: Row, depth: int) -> None:
         if abs(value) < 1e300:
             row.numbers.append(value)
     elif kind.role == NUMPY:
-        numbers = _of_array(value, None)
-        row.numbers += numbers.numbers
+        row.numbers += _of_array(value, None).numbers
     elif kind.role == TENSOR:
         row.numbers += _of_tensor(value, None).numbers
     elif depth > 0 and kind.role in CONTAINERS and length(value, kind) <= 100_000:

@@ -23,19 +23,11 @@ _IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "[
 class Extent:
     """How much a value takes, and where its data begins: two that begin at one address are views of it."""
 
-    __slots__ = ("address", "gpu", "mapped", "ram", "rows", "shown", "what")
-
     def __init__(
         self, what: str, ram: int = 0, mapped: int = 0, gpu: int = 0, rows: int = 0, address: int = 0
     ) -> None:
-        self.what, self.ram, self.mapped, self.gpu, self.rows, self.address = (
-            what,
-            ram,
-            mapped,
-            gpu,
-            rows,
-            address,
-        )
+        self.what, self.ram, self.mapped, self.gpu = what, ram, mapped, gpu
+        self.rows, self.address = rows, address
         self.shown: int | None = None  # of a view: the bytes it looks at
 
 
@@ -64,16 +56,9 @@ class Tables:
 
     def extent(self, value: Any, kind: Kind) -> Extent:
         try:
-            if kind.role == NUMPY:
-                return self._numpy(value, kind)
-            if kind.role == TENSOR:
-                return self._tensor(value, kind)
-            if kind.role == ARROW:
-                return self._arrow(value, kind)
-            if kind.role == PANDAS:
-                return self._pandas(value, kind)
-            if kind.role == DATASET:
-                return self._dataset(value, kind)
+            read = _READERS.get(kind.role)
+            if read is not None:
+                return read(self, value, kind)
         except Exception as error:  # of another version, half made, freed
             if not is_ours(error):
                 raise
@@ -183,6 +168,15 @@ class Tables:
         if self._mappings is None:
             self._mappings = _file_mappings()
         return any(begin <= address < end for begin, end in self._mappings)
+
+
+_READERS = {
+    NUMPY: Tables._numpy,
+    TENSOR: Tables._tensor,
+    ARROW: Tables._arrow,
+    PANDAS: Tables._pandas,
+    DATASET: Tables._dataset,
+}
 
 
 def arrow_table(dataset: Any) -> Any:

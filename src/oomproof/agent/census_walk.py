@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
+from collections import deque, namedtuple
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MemberDescriptorType, ModuleType
 
 from .census_kinds import (
@@ -46,37 +46,11 @@ _KEEPING = {
 _FRAME_OF = ((GeneratorType, "gi_frame"), (CoroutineType, "cr_frame"), (AsyncGeneratorType, "ag_frame"))
 
 
-class Owner:
-    """Where a name stands."""
-
-    __slots__ = ("file", "function", "line", "scope")
-
-    def __init__(self, scope: str, function: str, file: str, line: int) -> None:
-        self.scope, self.function, self.file, self.line = scope, function, file, line
+Owner = namedtuple("Owner", "scope function file line")  # where a name stands
 
 
 class Thing:
     """A value with a name of its own."""
-
-    __slots__ = (
-        "address",
-        "entries",
-        "gpu",
-        "holder",
-        "kind",
-        "length",
-        "mapped",
-        "name",
-        "numbered",
-        "owner",
-        "parent",
-        "part",
-        "ram",
-        "rows",
-        "seen",
-        "value",
-        "what",
-    )
 
     def __init__(self, name: str, owner: Owner, value: Any, kind: Kind, parent: Thing | None) -> None:
         self.name, self.owner, self.value, self.kind = name, owner, value, kind
@@ -91,6 +65,10 @@ class Thing:
         self.part: str = kind.part
         if parent is not None and not self.part:
             self.part = parent.part
+
+    @property
+    def size(self) -> int:
+        return self.ram + self.mapped + self.gpu
 
 
 class Walk:
@@ -210,7 +188,7 @@ class Walk:
                 role = self._kinds.of(held).role
                 if role not in (LEAF, SKIPPED) and (role != OBJECT or depth < 2 or self._is_users(held)):
                     inner = _attribute_name(name, kind, attribute)
-                    self._note(inner, _attribute_owner(owner), held, depth, holder=thing)
+                    self._note(inner, owner._replace(scope="attribute"), held, depth, holder=thing)
 
     def _of_running(self, name: str, value: Any, depth: int) -> None:
         """A generator that waits holds its variables all the same."""
@@ -280,10 +258,6 @@ def _kept_by(code: Any) -> tuple[str, ...]:
 
 def _attribute_name(name: str, kind: Kind, attribute: str) -> str:
     return f"{kind.name if name in ('self', 'cls') else name}.{attribute}"
-
-
-def _attribute_owner(owner: Owner) -> Owner:
-    return Owner("attribute", owner.function, owner.file, owner.line)
 
 
 def _key(key: Any) -> str:

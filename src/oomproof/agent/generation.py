@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..leaf.allocator_memory import CudaMemory
 from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of, usable
 from . import allocator, cuda_memory
+from .agent_core import compiling_of, note_failure
 from .cache_release import size
 
 _WARNINGS = 3  # of one process
@@ -39,7 +40,7 @@ def install(module: Any, agent: Any) -> None:
 
 def wrapped(original: Any, watched: Watched) -> Any:
     """generate() as it was, between two looks. While a graph is compiled, nothing but the original is seen."""
-    compiling = getattr(getattr(watched.torch, "compiler", None), "is_compiling", None) or _no
+    compiling = compiling_of(watched.torch)
 
     @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,10 +59,6 @@ def wrapped(original: Any, watched: Watched) -> Any:
 
     generate._oomproof = True  # type: ignore[attr-defined]
     return generate
-
-
-def _no() -> bool:
-    return False
 
 
 class Watched:
@@ -96,7 +93,7 @@ class Watched:
                     self._warn(plan, need, memory)
             return plan, need, memory
         except Exception as error:
-            self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
+            note_failure(self.agent, "generate", error)
             return None
 
     def _under_way(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
@@ -123,7 +120,7 @@ class Watched:
                               reserved_before=before.reserved, reserved=memory.reserved)  # fmt: skip
             self.agent.report("generate", **fields)
         except Exception as error:
-            self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
+            note_failure(self.agent, "generate", error)
 
     def _warn(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
         batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, usable(memory.within_reach))

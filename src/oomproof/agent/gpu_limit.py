@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from . import cuda_memory, nvml
+from .agent_core import note_failure
 from .cache_release import size
 
 MIB = 1 << 20
@@ -151,7 +152,7 @@ class Limit:
             self.agent.tell(f"--gpu-limit is hardly more than CUDA itself takes ({CONTEXT // MIB} MiB)")
 
     def _failed(self, error: BaseException) -> None:
-        self.agent.report("allocator-note", text=f"gpu-limit: {type(error).__name__}: {str(error)[:200]}")
+        note_failure(self.agent, "gpu-limit", error)
         if not self._context:
             self._context[-1] = 0  # told once
             self.agent.tell(f"--gpu-limit could not be set: {str(error)[:200]}")

@@ -19,7 +19,7 @@ _FIELDS = [
     "uordblks",
     "fordblks",
     "keepcost",
-]
+]  # of mallinfo2
 _mallinfo: Any = None
 _jemalloc: Any = None
 

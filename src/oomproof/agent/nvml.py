@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..leaf.command_lines import short_name
 from ..leaf.proc_files import command_line
+from . import cuda_memory
 
 _UNKNOWN = (1 << 64) - 1  # NVML's "not available"
 _TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
@@ -54,20 +55,20 @@ def processes(torch: Any, device: int) -> list[tuple[int, int | None]]:
 
 def _handle(library: Any, torch: Any, device: int) -> Any | None:
     handle = ctypes.c_void_p()
-    try:
-        uuid = str(torch.cuda.get_device_properties(device).uuid)  # PyTorch 2.4 and newer
-        name = (uuid if uuid.startswith(("GPU-", "MIG-")) else "GPU-" + uuid).encode()
-        if not library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle)):
-            return handle
-    except Exception:  # before PyTorch 2.4: the index below is asked for
-        pass
+
+    def by_uuid(name: str) -> Any | None:
+        name_of_card = ctypes.c_char_p(name.encode())
+        failed = library.nvmlDeviceGetHandleByUUID(name_of_card, ctypes.byref(handle))
+        return None if failed else handle
+
+    uuid = cuda_memory.uuid_of(torch, device)
+    if uuid and by_uuid(uuid if uuid.startswith(("GPU-", "MIG-")) else "GPU-" + uuid) is not None:
+        return handle
     visible = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
     index = device
     if device < len(visible):
         if not visible[device].isdigit():
-            name = visible[device].encode()
-            failed = library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle))
-            return None if failed else handle
+            return by_uuid(visible[device])
         index = int(visible[device])
     return (
         None if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) else handle

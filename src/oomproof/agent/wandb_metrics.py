@@ -9,6 +9,8 @@ import functools
 import os
 import time
 
+from ..leaf.small_files import replace_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -72,11 +74,7 @@ class _Logged:
         import json
 
         try:
-            temporary = self.path + ".new"
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write(json.dumps(self.values) + "\n")
-            os.replace(temporary, self.path)
+            replace_file(self.path, (json.dumps(self.values) + "\n").encode(), synced=False)
         except Exception as error:
             self.agent.failed("wandb_metrics.write", error)
 

@@ -123,6 +123,6 @@ def tell_as_is(text: str) -> None:
 
 
 def gpu_is_here() -> bool:
-    from oomproof.machine.nvidia import driver_present
+    from oomproof.machine.nvidia import any_driver_present
 
-    return driver_present() or os.path.exists("/dev/kfd")
+    return any_driver_present()

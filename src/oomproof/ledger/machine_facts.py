@@ -19,7 +19,6 @@ from oomproof.machine import (
     jobs,
     kernel_settings,
     memory,
-    nvidia,
     pressure,
     swap,
     twins,
@@ -62,7 +61,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
     """Everything, now. The GPU helper works while the rest is read."""
     if system.platform == "darwin":
         return _gather_macos()
-    query = gpu.Query() if nvidia.driver_present(proc, dev) else None
+    query = gpu.start_query(proc, dev)
     now = memory.read(proc)
     limits = cgroup_limits.read("self", proc, sys)
     limit = limits.machine(now.total)
@@ -80,14 +79,12 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         shm=disk_space.read(f"{dev}/shm"),
         place=host_identity.read(proc, root),
         gpus=gpu.Gpus(),
-        daemons=daemons.among(everybody.values()),
+        daemons=daemons.among((process.name, process.pid) for process in everybody.values()),
         jobs=heaviest,
         here=here,
         twins=twins.among(heaviest, proc),
     )
-    cards = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
-    amd = gpu.read_amd(sys, first_index=len(cards.gpus))
-    return replace(facts, gpus=gpu.Gpus(cards.gpus + amd, cards.problem))
+    return replace(facts, gpus=gpu.read(_GPU_DEADLINE, query, sys))
 
 
 def _inside(limit: cgroup_limits.Level, machine: memory.Memory) -> memory.Memory:

@@ -14,12 +14,11 @@ class CardsOnce:
 
     def __init__(self, sys: str = "/sys") -> None:
         self._sys = sys
-        self._query = gpu.Query() if nvidia.driver_present() else None
+        self._query = gpu.start_query()
 
     def read(self) -> gpu.Gpus:
-        answer = self._query.answer(_DEADLINE) if self._query is not None else gpu.Gpus()
-        self._query = None
-        return _with_amd(answer, self._sys)
+        query, self._query = self._query, None
+        return gpu.read(_DEADLINE, query, self._sys)
 
     def close(self) -> None:
         if self._query is not None:
@@ -44,14 +43,9 @@ class CardsAgain:
     def read(self) -> gpu.Gpus:
         cards = self._feed.latest() if self._feed is not None else ()
         silent = self._feed is not None and not cards and time.monotonic() - self._since > _DEADLINE
-        return _with_amd(
-            gpu.Gpus(cards, "the GPU driver does not answer (try: nvidia-smi)" if silent else None), self._sys
-        )
+        problem = "the GPU driver does not answer (try: nvidia-smi)" if silent else None
+        return gpu.with_amd(gpu.Gpus(cards, problem), self._sys)
 
     def close(self) -> None:
         if self._feed is not None:
             self._feed.close()
-
-
-def _with_amd(cards: gpu.Gpus, sys: str) -> gpu.Gpus:
-    return gpu.Gpus(cards.gpus + gpu.read_amd(sys, first_index=len(cards.gpus)), cards.problem)

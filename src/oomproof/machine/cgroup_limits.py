@@ -13,23 +13,11 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One cgroup that limits memory. ``used`` is without the file cache, which the kernel drops first."""
+    """One cgroup that limits memory or swap. ``used`` memory is without the file cache, which the kernel drops first;
+    used swap is what that very cgroup has swapped out."""
 
     path: str
-    file: str  # memory.max, memory.high or memory.limit_in_bytes
-    limit: int
-    used: int
-
-    @property
-    def left(self) -> int:
-        return max(0, self.limit - self.used)
-
-
-@dataclass(frozen=True, slots=True)
-class SwapLevel:
-    """One cgroup that limits swap, and what that very cgroup has swapped out."""
-
-    path: str
+    file: str  # memory.max, memory.high, memory.limit_in_bytes, ...
     limit: int
     used: int
 
@@ -43,7 +31,7 @@ class Limits:
     """All limits that apply, nearest first; a limit higher up may leave less than a smaller one below it."""
 
     levels: tuple[Level, ...] = ()
-    swap_levels: tuple[SwapLevel, ...] = ()
+    swap_levels: tuple[Level, ...] = ()
 
     @property
     def swap_limit(self) -> int | None:
@@ -70,12 +58,9 @@ class Limits:
 def read(pid: int | str = "self", proc: str = "/proc", sys: str = "/sys") -> Limits:
     """The limits over ``pid``; empty where there are none or the process has gone."""
     levels: list[Level] = []
-    swap: list[SwapLevel] = []
+    swap: list[Level] = []
     for folder, version in _folders(pid, proc, sys):
-        if version == 2:
-            _read_v2(folder, levels, swap)
-        else:
-            _read_v1(folder, levels, swap)
+        (_read_v2 if version == 2 else _read_v1)(folder, levels, swap)
     return Limits(tuple(levels), tuple(swap))
 
 
@@ -87,22 +72,24 @@ def machine_here(proc: str = "/proc", sys: str = "/sys") -> Level | None:
         return None
 
 
-def _read_v2(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
+def _read_v2(folder: str, levels: list[Level], swap: list[Level]) -> None:
     current = _number(f"{folder}/memory.current")
     if current is None:  # the root cgroup, or the controller is not enabled here
         return
     stat = _stat(f"{folder}/memory.stat")
     used = max(0, current - stat.get("active_file", 0) - stat.get("inactive_file", 0))
-    for file in ("memory.max", "memory.high"):
+    swapped = _number(f"{folder}/memory.swap.current") or 0
+    for file, where, held in (
+        ("memory.max", levels, used),
+        ("memory.high", levels, used),
+        ("memory.swap.max", swap, swapped),
+    ):
         limit = _number(f"{folder}/{file}")
         if limit is not None:
-            levels.append(Level(folder, file, limit, used))
-    swap_limit = _number(f"{folder}/memory.swap.max")
-    if swap_limit is not None:
-        swap.append(SwapLevel(folder, swap_limit, _number(f"{folder}/memory.swap.current") or 0))
+            where.append(Level(folder, file, limit, held))
 
 
-def _read_v1(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
+def _read_v1(folder: str, levels: list[Level], swap: list[Level]) -> None:
     usage = _number(f"{folder}/memory.usage_in_bytes")
     if usage is None:
         return
@@ -113,9 +100,10 @@ def _read_v1(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
     above = stat.get("hierarchical_memory_limit", _UNLIMITED)
     if limit is not None:
         levels.append(Level(folder, "memory.limit_in_bytes", limit, used))
-        both = _number(f"{folder}/memory.memsw.limit_in_bytes")  # memory and swap together
+        file = "memory.memsw.limit_in_bytes"  # memory and swap together
+        both = _number(f"{folder}/{file}")
         if both is not None:
-            swap.append(SwapLevel(folder, max(0, both - limit), stat.get("total_swap", 0)))
+            swap.append(Level(folder, file, max(0, both - limit), stat.get("total_swap", 0)))
     if above < (_UNLIMITED if limit is None else limit):
         levels.append(Level(folder, "hierarchical_memory_limit", above, used))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from oomproof.records import dataclass
 
@@ -31,16 +30,6 @@ class JobMemory:
 def charge_doubt(charged: int, cache: int) -> int:
     """By how much a cgroup's peak, less page cache of another moment, may be above what the job held then."""
     return max(4 << 20, charged // 50 + cache // 8)
-
-
-class Cgroup(Protocol):
-    version: int
-
-    def memory(self) -> JobMemory | None: ...
-    def charge(self) -> int | None: ...
-    def most_charged(self) -> int | None: ...
-    def pids(self) -> list[int]: ...
-    def close(self) -> None: ...
 
 
 def _open(path: str) -> int | None:
@@ -109,51 +98,45 @@ def _kernel_v2(stat: bytes) -> int:
     )
 
 
-class CgroupV2:
-    version = 2
+class Cgroup:
+    """A job's memory cgroup. Its files are kept open: when memory is short, opening one may fail."""
+
+    version: int
+    _NAMES: tuple[str, str, str]  # what is charged; one more counter; the peak
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._stat: int | None = None
-        self._current: int | None = None
-        self._swap: int | None = None
+        self._charge: int | None = None
+        self._counter: int | None = None
         self._peak: int | None = None
         self._open_files()
 
     def _open_files(self) -> None:
         """Those that are not open yet, the most needed first."""
+        charge, counter, peak = (f"{self.directory}/{name}" for name in self._NAMES)
         if self._stat is None:
             self._stat = _open(f"{self.directory}/memory.stat")
-        if self._stat is not None and self._current is None:
-            self._current = _open(f"{self.directory}/memory.current")
-        if self._current is not None and self._swap is None:
-            self._swap = _open(f"{self.directory}/memory.swap.current")
-            self._peak = _open(f"{self.directory}/memory.peak")  # since Linux 5.19
+        if self._stat is not None and self._charge is None:
+            self._charge = _open(charge)
+        if self._charge is not None and self._counter is None:
+            self._counter, self._peak = _open(counter), _open(peak)
 
     def memory(self) -> JobMemory | None:
-        if self._current is None:  # no descriptor was left when we wanted one
+        if self._charge is None:  # no descriptor was left when we wanted one
             self._open_files()
         stat = _pread(self._stat)
-        if not stat:
-            return None
-        cache = stat_field(stat, b"inactive_file") + stat_field(stat, b"active_file")
-        anon, shmem, kernel = stat_field(stat, b"anon"), stat_field(stat, b"shmem"), _kernel_v2(stat)
-        if self._current is None:
-            charged = anon + shmem + kernel  # of memory.stat alone: a little late, and never nothing
-        else:
-            reclaimable = cache + stat_field(stat, b"slab_reclaimable")
-            charged = max(0, _number(_pread(self._current, 64)) - reclaimable)
-        return JobMemory(
-            anon=anon,
-            shmem=shmem,
-            file=cache,
-            swap=max(0, _number(_pread(self._swap, 64)) - stat_field(stat, b"swapcached")),
-            kernel=kernel,
-            charged=charged,
-        )
+        return self._memory(stat, _number(_pread(self._counter, 64))) if stat else None
+
+    def _memory(self, stat: bytes, counter: int) -> JobMemory:
+        raise NotImplementedError
+
+    def _charged(self, reclaimable: int, held: int) -> int:
+        """Without the file that tells, what is ``held`` by memory.stat: a little late, and never nothing."""
+        return held if self._charge is None else max(0, _number(_pread(self._charge, 64)) - reclaimable)
 
     def charge(self) -> int | None:
-        return _number(_pread(self._current, 64)) or None
+        return _number(_pread(self._charge, 64)) or None
 
     def most_charged(self) -> int | None:
         return _number(_pread(self._peak, 64)) or None
@@ -162,67 +145,43 @@ class CgroupV2:
         return read_pids(*all_procs_files(self.directory))
 
     def close(self) -> None:
-        for fd in (self._stat, self._current, self._swap, self._peak):
+        for fd in (self._stat, self._charge, self._counter, self._peak):
             if fd is not None:
                 os.close(fd)
 
 
-class CgroupV1:
+class CgroupV2(Cgroup):
+    version = 2
+    _NAMES = ("memory.current", "memory.swap.current", "memory.peak")  # the last since Linux 5.19
+
+    def _memory(self, stat: bytes, counter: int) -> JobMemory:
+        cache = stat_field(stat, b"inactive_file") + stat_field(stat, b"active_file")
+        anon, shmem, kernel = stat_field(stat, b"anon"), stat_field(stat, b"shmem"), _kernel_v2(stat)
+        return JobMemory(
+            anon=anon,
+            shmem=shmem,
+            file=cache,
+            swap=max(0, counter - stat_field(stat, b"swapcached")),
+            kernel=kernel,
+            charged=self._charged(cache + stat_field(stat, b"slab_reclaimable"), anon + shmem + kernel),
+        )
+
+
+class CgroupV1(Cgroup):
     version = 1
+    _NAMES = ("memory.usage_in_bytes", "memory.kmem.usage_in_bytes", "memory.max_usage_in_bytes")
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self._stat: int | None = None
-        self._usage: int | None = None
-        self._kernel: int | None = None
-        self._peak: int | None = None
-        self._open_files()
-
-    def _open_files(self) -> None:
-        """Those that are not open yet, the most needed first."""
-        if self._stat is None:
-            self._stat = _open(f"{self.directory}/memory.stat")
-        if self._stat is not None and self._usage is None:
-            self._usage = _open(f"{self.directory}/memory.usage_in_bytes")
-        if self._usage is not None and self._kernel is None:
-            self._kernel = _open(f"{self.directory}/memory.kmem.usage_in_bytes")
-            self._peak = _open(f"{self.directory}/memory.max_usage_in_bytes")
-
-    def memory(self) -> JobMemory | None:
-        if self._usage is None:  # no descriptor was left when we wanted one
-            self._open_files()
-        stat = _pread(self._stat)
-        if not stat:
-            return None
+    def _memory(self, stat: bytes, counter: int) -> JobMemory:
         cache = stat_field(stat, b"total_inactive_file") + stat_field(stat, b"total_active_file")
         anon, shmem = stat_field(stat, b"total_rss"), stat_field(stat, b"total_shmem")
-        kernel = _number(_pread(self._kernel, 64))
-        if self._usage is None:
-            charged = anon + shmem + kernel
-        else:
-            charged = max(0, _number(_pread(self._usage, 64)) - cache)
         return JobMemory(
             anon=anon,
             shmem=shmem,
             file=cache,
             swap=max(0, stat_field(stat, b"total_swap") - stat_field(stat, b"total_swapcached")),
-            kernel=kernel,
-            charged=charged,
+            kernel=counter,
+            charged=self._charged(cache, anon + shmem + counter),
         )
-
-    def charge(self) -> int | None:
-        return _number(_pread(self._usage, 64)) or None
-
-    def most_charged(self) -> int | None:
-        return _number(_pread(self._peak, 64)) or None
-
-    def pids(self) -> list[int]:
-        return read_pids(*all_procs_files(self.directory))
-
-    def close(self) -> None:
-        for fd in (self._stat, self._usage, self._kernel, self._peak):
-            if fd is not None:
-                os.close(fd)
 
 
 def at(path: str) -> Cgroup:

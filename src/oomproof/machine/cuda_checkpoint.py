@@ -102,9 +102,9 @@ class Answer(NamedTuple):
     seconds: float = 0.0
 
 
-def _timed(step: Step, what: str, pid: int, call: Callable[[], int]) -> int:
+def _timed(step: Step, what: str, pid: int, call: Callable[[int], int]) -> int:
     before = time.monotonic()
-    result = call()
+    result = call(pid)
     step(what, pid, result, time.monotonic() - before)
     return result
 
@@ -131,7 +131,7 @@ def pause(driver: Driver, pids: Sequence[int], step: Step, lock_seconds: float =
             if is_stopped(pid):
                 result, why = NOT_READY, "it is stopped (Ctrl-Z or a debugger)"
             else:
-                result = _timed(step, what, pid, lambda pid=pid, call=call: call(pid))  # type: ignore[misc]
+                result = _timed(step, what, pid, call)
                 why = words(result)
             if result != SUCCESS:
                 undone = resume(driver, pids, step)
@@ -150,18 +150,18 @@ def resume(driver: Driver, pids: Sequence[int], step: Step) -> Answer:
     for pid in pids:
         if driver.state(pid) != (SUCCESS, CHECKPOINTED):
             continue
-        result = _timed(step, "restore", pid, lambda pid=pid: driver.restore(pid))  # type: ignore[misc]
+        result = _timed(step, "restore", pid, driver.restore)
         if result == SUCCESS:
             restored.append(pid)
         elif driver.state(pid) == (SUCCESS, CHECKPOINTED):  # it kept its data: nothing is lost
             for other in restored:
-                _timed(step, "checkpoint", other, lambda other=other: driver.checkpoint(other))  # type: ignore[misc]
+                _timed(step, "checkpoint", other, driver.checkpoint)
             return Answer(False, [], f"process {pid} could not be restored: {words(result)}")
     lost, locked = [], []
     for pid in pids:
         result, state = driver.state(pid)
         if result == SUCCESS and state == LOCKED:
-            result = _timed(step, "unlock", pid, lambda pid=pid: driver.unlock(pid))  # type: ignore[misc]
+            result = _timed(step, "unlock", pid, driver.unlock)
             if result != SUCCESS:
                 locked.append(pid)
         elif result == SUCCESS and state == FAILED:
@@ -242,21 +242,16 @@ def ask(verb: str, pids: Sequence[int], seconds: float, command: Sequence[str] |
             text += part
         else:
             helper.stdout.close()
-            last = _lines(text)
-            at = (
-                f" after {last[-1]['step']} of process {last[-1]['pid']}"
-                if last and "step" in last[-1]
-                else ""
-            )
+            last = (_lines(text) or [{}])[-1]
+            at = f" after {last['step']} of process {last['pid']}" if "step" in last else ""
             return Answer(
                 False, problem=f"the driver did not answer within {seconds:.0f} s{at}", seconds=seconds
             )
     helper.stdout.close()
     helper.wait()
-    lines = _lines(text)
-    final: dict[str, Any] = {"ok": False, "problem": "the CUDA helper ended without an answer"}
-    if lines and "ok" in lines[-1]:
-        final = lines[-1]
+    final = (_lines(text) or [{}])[-1]
+    if "ok" not in final:
+        return Answer(False, problem="the CUDA helper ended without an answer")
     return Answer(
         bool(final["ok"]),
         [int(pid) for pid in final.get("pids", [])],

@@ -6,19 +6,11 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from oomproof.leaf.proc_files import command_line, name_of, read_text
 from oomproof.records import dataclass
 
 _NAMES = frozenset({"earlyoom", "nohang", "nohang-desktop", "systemd-oomd", "oomd", "bustd"})
-
-
-class _Named(Protocol):
-    @property
-    def pid(self) -> int: ...
-    @property
-    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +19,18 @@ class Daemon:
     pid: int
 
 
-def among(processes: Iterable[_Named]) -> tuple[Daemon, ...]:
-    """The OOM daemons among these processes, known by the kernel's name for them."""
-    return tuple(Daemon(process.name, process.pid) for process in processes if process.name in _NAMES)
+def among(names: Iterable[tuple[str, int]]) -> tuple[Daemon, ...]:
+    """The OOM daemons among these processes (the kernel's name, the pid)."""
+    return tuple(Daemon(name, pid) for name, pid in names if name in _NAMES)
 
 
 def running(proc: str = "/proc") -> tuple[Daemon, ...]:
-    """The same of all processes, by a look at nothing but their names."""
+    """The same of all processes, of which nothing but the name is read."""
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
     except OSError:
         return ()
-    return tuple(Daemon(name, pid) for pid in pids if (name := name_of(pid, proc)) in _NAMES)
+    return among((name_of(pid, proc), pid) for pid in pids)
 
 
 # --- where they act ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.leaf.proc_files import read_text
+from oomproof.machine import nvidia
 from oomproof.records import asdict, dataclass
 
 SCHEMA = 1
@@ -82,6 +83,21 @@ class Query:
             return Gpus(problem=f"the GPU driver did not answer within {deadline:g} s (try: nvidia-smi)")
         helper.poll()
         return from_json(text)
+
+
+def start_query(proc: str = "/proc", dev: str = "/dev") -> Query | None:
+    """The question to NVIDIA's driver; None where there is none."""
+    return Query() if nvidia.driver_present(proc, dev) else None
+
+
+def read(deadline: float, query: Query | None, sys: str = "/sys") -> Gpus:
+    """The cards of every vendor, after ``query`` was answered or given up."""
+    return with_amd(query.answer(deadline) if query is not None else Gpus(), sys)
+
+
+def with_amd(cards: Gpus, sys: str = "/sys") -> Gpus:
+    """These and AMD's, which are counted on from them."""
+    return Gpus(cards.gpus + read_amd(sys, first_index=len(cards.gpus)), cards.problem)
 
 
 def read_amd(sys: str = "/sys", first_index: int = 0) -> tuple[Gpu, ...]:

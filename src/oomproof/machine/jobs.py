@@ -94,11 +94,8 @@ def scan(proc: str = "/proc", inside: str | None = None) -> dict[int, Process]:
 
 def totals(proc: str = "/proc", inside: str | None = None) -> tuple[int, int]:
     """Anonymous and shared memory of those that ``scan`` finds, by the kernel's own sums."""
-    held = memory_of(inside) if inside is not None else None
-    if held is not None:
-        return held.anon, held.shmem
-    machine = memory.read(proc)
-    return machine.anon, machine.shmem
+    held = (memory_of(inside) if inside is not None else None) or memory.read(proc)
+    return held.anon, held.shmem
 
 
 def heaviest(
@@ -298,9 +295,5 @@ def _process(pid: int, proc: str) -> Process | None:
 
 def _word(text: bytes, name: bytes) -> bytes:
     """The first word after ``name``; empty where the line is missing."""
-    at = text.find(name)
-    if at < 0:
-        return b""
-    at += len(name)
-    words = text[at : text.find(b"\n", at)].split(None, 1)
+    words = text.partition(name)[2].partition(b"\n")[0].split(None, 1)
     return words[0] if words else b""

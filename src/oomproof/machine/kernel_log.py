@@ -152,20 +152,17 @@ def read(
 ) -> KernelLog:
     """Lines from ``since`` (CLOCK_BOOTTIME) on. ``boot`` names an earlier boot, known only to a journal."""
     since -= _SLACK + drift(since)
+    refused = ""
     if boot is not None:
-        return _granted(_read_journal(journalctl, since, 0.0, boot))
-    offset = suspended_seconds() if offset is None else offset
-    try:
-        return _read_kmsg(kmsg, since, offset)
-    except OSError as error:
-        refused = f"{kmsg}: {error.strerror}"
-    log = _read_journal(journalctl, since, offset, None)
-    if log.reason is not None:
-        log = KernelLog("kernel log", reason=f"{refused}; {log.reason}")
-    return _granted(log)
-
-
-def _granted(log: KernelLog) -> KernelLog:
+        offset = 0.0
+    else:
+        offset = suspended_seconds() if offset is None else offset
+        try:
+            return _read_kmsg(kmsg, since, offset)
+        except OSError as error:
+            refused = f"{kmsg}: {error.strerror}; "
+    log = _read_journal(journalctl, since, offset, boot)
     if log.reason is None:
         return log
-    return KernelLog(log.source, reason=log.reason, how_to_grant=HOW_TO_GRANT)
+    source = "kernel log" if refused else log.source
+    return KernelLog(source, reason=refused + log.reason, how_to_grant=HOW_TO_GRANT)

@@ -1,4 +1,4 @@
-"""Whether there is an NVIDIA driver to ask, and which. A leaf of its own: the guard looks without what asking needs."""
+"""Whether there is a driver of cards to ask, and which. A file of its own: the guard looks without what asking needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import os
 def driver_present(proc: str = "/proc", dev: str = "/dev") -> bool:
     """/dev/dxg is WSL2's door to Windows' driver."""
     return any(map(os.path.exists, (f"{proc}/driver/nvidia", f"{dev}/nvidiactl", f"{dev}/dxg")))
+
+
+def any_driver_present(proc: str = "/proc", dev: str = "/dev") -> bool:
+    """Of NVIDIA or, for programs that compute, of AMD."""
+    return driver_present(proc, dev) or os.path.exists(f"{dev}/kfd")
 
 
 def driver_version(proc: str = "/proc") -> str | None:

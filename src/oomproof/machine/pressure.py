@@ -20,15 +20,10 @@ class Pressure:
 
 
 def parse(text: bytes) -> Pressure | None:
-    some: dict[bytes, bytes] = {}
-    full: dict[bytes, bytes] = {}
-    for line in text.splitlines():
-        kind, _, rest = line.partition(b" ")
-        target = some if kind == b"some" else full
-        for pair in rest.split():
-            name, _, value = pair.partition(b"=")
-            target[name] = value
     try:
+        some, full = (
+            dict(pair.split(b"=", 1) for pair in line.split()[1:]) for line in text.splitlines()[:2]
+        )
         return Pressure(
             float(some[b"avg10"]),
             float(some[b"avg60"]),

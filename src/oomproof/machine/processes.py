@@ -47,16 +47,19 @@ class ProcessMemory:
 def answers(pid: int, number: int, proc: str = "/proc") -> bool | None:
     """Whether it has a handler for this signal, or its main thread blocks it for another that waits for it (sigwait). None:
     nobody can tell. The other threads' masks say nothing: libraries block all signals in their own."""
-    masks = dict(_MASK.findall(read_bytes(f"{proc}/{pid}/status") or b""))
-    if not masks:
-        return None
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+    handled = _signals(pid, number, proc)
+    return any(handled.values()) if handled else None
 
 
 def catches(pid: int, number: int, proc: str = "/proc") -> bool:
     """Whether that process has a handler for the signal now: without one it would die of it."""
-    masks = dict(_MASK.findall(read_bytes(f"{proc}/{pid}/status") or b""))
-    return bool(int(masks.get(b"Cgt", b"0"), 16) >> (number - 1) & 1)
+    return _signals(pid, number, proc).get(b"Cgt", False)
+
+
+def _signals(pid: int, number: int, proc: str) -> dict[bytes, bool]:
+    """Whether the main thread blocks (Blk) and whether the process catches (Cgt) the signal."""
+    masks = _MASK.findall(read_bytes(f"{proc}/{pid}/status") or b"")
+    return {name: bool(int(mask, 16) >> (number - 1) & 1) for name, mask in masks}
 
 
 def memory(pid: int, proc: str = "/proc") -> ProcessMemory | None:

@@ -1,4 +1,4 @@
-"""The GPU helper process of a run: started only where a driver is, read by a thread, never waited for."""
+"""The cards as a run sees them: NVIDIA's by a helper process, read by a thread and never waited for; AMD's from sysfs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ class GpuFeed:
             if gpus.gpus:
                 self._newest = (time.monotonic(), gpus.gpus)
 
-    @property
-    def pid(self) -> int:
-        return self._helper.pid
-
     def latest(self) -> tuple[gpu.Gpu, ...]:
         seen, devices = self._newest
         return devices if time.monotonic() - seen < _STALE else ()
@@ -51,3 +47,18 @@ def start(every: float = 1.0) -> GpuFeed | None:
         return GpuFeed(every) if nvidia.driver_present() else None
     except OSError:
         return None
+
+
+class EveryCard:
+    """The cards of every vendor, for a run that shares none."""
+
+    def __init__(self, sys: str = "/sys") -> None:
+        self._feed, self._sys = start(), sys
+
+    def latest(self) -> tuple[gpu.Gpu, ...]:
+        nvidias = self._feed.latest() if self._feed is not None else ()
+        return gpu.with_amd(gpu.Gpus(nvidias), self._sys).gpus
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()

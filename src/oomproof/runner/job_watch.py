@@ -34,7 +34,7 @@ from oomproof.runner.sampler import AlertThresholds, Sampler
 from oomproof.units import format_duration, format_size
 
 if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU need
-    from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.gpu_feed import EveryCard, GpuFeed
     from oomproof.runner.gpu_share import GpuShare
 
 _SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
@@ -123,11 +123,11 @@ class Watch:
         self._alerts = JobAlerts(alerts, run, self.guarded)
         or_none(say, "alerts are not delivered", self._alerts.start)
         self.guard = Guard(host, [self.guarded], best_effort, f"run {run.name}")
-        self._gpu = gpu
-        if gpu is None and nvidia.driver_present():
+        self._gpu: GpuFeed | EveryCard | None = gpu
+        if gpu is None and nvidia.any_driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
-            self._gpu = or_none(say, "no GPU figures", gpu_feed.start)
+            self._gpu = or_none(say, "no GPU figures", gpu_feed.EveryCard)
         moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
         self.sampler = Sampler(
             self.job,

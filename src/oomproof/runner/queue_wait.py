@@ -18,8 +18,7 @@ from oomproof.ledger.ledger_store import Busy, Ledger
 from oomproof.ledger.needs import declared, with_spill
 from oomproof.ledger.queue_messages import waiting_text, when_text
 from oomproof.machine.clock import boottime
-from oomproof.machine.gpu import Gpus, Query, read_amd
-from oomproof.machine.nvidia import driver_present
+from oomproof.machine.gpu import Gpus, read, start_query
 from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import replace
@@ -188,8 +187,7 @@ class QueueWait:
     # --- cards ----------------------------------------------------------------------------------------------------
 
     def _look_at_cards(self) -> None:
-        gpus = Query().answer(_GPU_DEADLINE) if driver_present() else Gpus()
-        self.gpus = Gpus(gpus.gpus + read_amd(first_index=len(gpus.gpus)), gpus.problem)
+        self.gpus = read(_GPU_DEADLINE, start_query())
         self.gpus_at = boottime()
 
     def _fold_unified(self) -> None:

@@ -27,7 +27,7 @@ from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:
     # it brings subprocess along, which only machines with a GPU need
-    from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.gpu_feed import EveryCard, GpuFeed
     from oomproof.runner.mapping_watch import MappingWatch
 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
@@ -62,7 +62,7 @@ class Sampler:
         job: Job,
         moment: Moment,
         writer: Writer,
-        gpu: GpuFeed | None,
+        gpu: GpuFeed | EveryCard | None,
         thresholds: AlertThresholds,
         alert: Callable[[str, str], None],
         warm_up: WarmUp,

@@ -17,8 +17,7 @@ from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, open_ledger
 from oomproof.ledger.needs import AT_LEAST, Need, from_history
-from oomproof.machine.gpu import Query, read_amd
-from oomproof.machine.nvidia import driver_present
+from oomproof.machine import gpu as cards
 from oomproof.recording.secrets import mask_argv
 from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass, replace
@@ -230,9 +229,8 @@ def _predicted(host: Estimate | None, gpu: Estimate | None) -> dict[str, Any] | 
 
 def _card_size() -> int | None:
     """Of the smallest card, where there is one with memory of its own."""
-    cards = Query().answer(_CARD_SECONDS).gpus if driver_present() else ()
-    cards += read_amd(first_index=len(cards))
-    return min((card.total for card in cards if card.total), default=None)
+    here = cards.read(_CARD_SECONDS, cards.start_query()).gpus
+    return min((card.total for card in here if card.total), default=None)
 
 
 def _measured(argv: Sequence[str], folder: str, ledger_folder: str | None) -> Need | None:

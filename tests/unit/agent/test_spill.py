@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from helpers_gpu import GIB, MIB, Card, FakeAgent
 
-from oomproof.agent import cuda_memory, gpu_limit, pinned_memory, spill, spill_conditions
+from oomproof.agent import cuda_memory, gpu_limit, spill, spill_conditions, spill_pool
 from oomproof.agent.spill_conditions import host_headroom
 from oomproof.agent.spill_pool import (
     PIECE,
@@ -427,7 +427,7 @@ def test_one_process_of_the_job_has_it(tmp_path: Path) -> None:
     (tmp_path / "spill.pid").write_text("")  # another is just writing it
     assert not second._claim()
     assert small_part(8 * GIB) == 128 * MIB and small_part(GIB) == 16 * MIB
-    assert pinned_memory.gib(3 * GIB // 2) == "1.5 GiB"
+    assert spill_pool.gib(3 * GIB // 2) == "1.5 GiB"
 
 
 def test_a_batch_of_any_shape() -> None:

@@ -11,6 +11,7 @@ from fake_machine import FakeMachine
 from helpers_gpu import FakeNvml
 
 from oomproof.machine import gpu, nvidia
+from oomproof.runner.gpu_feed import EveryCard
 
 GIB = 1 << 30
 
@@ -164,3 +165,30 @@ def test_persistence_mode() -> None:
     told = gpu.query_nvml(FakeNvml(*cards), wsl=False)
     assert [card.persistence for card in told.gpus] == [True, False, None]
     assert gpu.from_json(gpu.to_json(told)) == told
+
+
+def test_the_cards_of_every_vendor_in_one_answer(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    for card, total in (("card0", 16 * GIB), ("card1", 24 * GIB)):
+        machine.write(f"sys/class/drm/{card}/device/mem_info_vram_total", f"{total}\n")
+        machine.write(f"sys/class/drm/{card}/device/mem_info_vram_used", f"{4 * GIB}\n")
+    alone = gpu.read(1.0, gpu.start_query(machine.proc, machine.dev), machine.sys)
+    assert [(card.index, card.free) for card in alone.gpus] == [(0, 12 * GIB), (1, 20 * GIB)]
+    answer = gpu.to_json(gpu.query_nvml(FakeNvml({"memory": (24 * GIB, 3 * GIB)}), wsl=False))
+    query = gpu.Query([sys.executable, "-c", f"print({answer!r})"])
+    both = gpu.read(30.0, query, machine.sys)
+    assert [(card.index, card.total) for card in both.gpus] == [(0, 24 * GIB), (1, 16 * GIB), (2, 24 * GIB)]
+    silent = gpu.read(1.0, gpu.Query(["false"]), machine.sys)
+    assert len(silent.gpus) == 2 and silent.problem, "what one vendor does not tell hides no other"
+
+
+def test_a_run_sees_amd_cards(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    assert not nvidia.any_driver_present(machine.proc, machine.dev)
+    machine.write("dev/kfd", "")
+    assert nvidia.any_driver_present(machine.proc, machine.dev)
+    machine.write("sys/class/drm/card0/device/mem_info_vram_total", f"{16 * GIB}\n")
+    machine.write("sys/class/drm/card0/device/mem_info_vram_used", f"{4 * GIB}\n")
+    cards = EveryCard(machine.sys)
+    assert [card.free for card in cards.latest()][-1:] == [12 * GIB]
+    cards.close()

@@ -172,7 +172,7 @@ def test_daemons(tmp_path: Path) -> None:
     machine.process(612, "systemd-oomd")
     machine.process(700, "earlyoom")
     machine.process(701, "python")
-    found = daemons.among(jobs.scan(machine.proc).values())
+    found = daemons.among((process.name, process.pid) for process in jobs.scan(machine.proc).values())
     assert {daemon.name for daemon in found} == {"systemd-oomd", "earlyoom"}
 
 

@@ -324,7 +324,7 @@ def test_a_spill_that_does_not_fit_is_refused_with_the_arithmetic(
 def test_without_a_card_nothing_is_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("oomproof.machine.nvidia.driver_present", lambda: False)
+    monkeypatch.setattr("oomproof.machine.nvidia.driver_present", lambda *_: False)
     assert main(["run", "--spill", "8G", "--", "touch", "it-ran"]) == 2
     assert "there is no card here" in capsys.readouterr().err and not (tmp_path / "it-ran").exists()
     (tmp_path / "oomproof.toml").write_text(

@@ -12,6 +12,8 @@ import sys
 import time
 
 from ...leaf.attempt_names import LISTENS
+from ..agent_core import process_group
+from ..agent_start import touch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class Request:
                 due = self._at is not None and count >= self._at
             if due and not self._taken:
                 self._taken = True  # told by a file: the guard may no longer take the request back
-                os.close(os.open(self._taken_path, os.O_WRONLY | os.O_CREAT, 0o600))
+                touch(self._taken_path)
             return due
         except Exception as error:
             self._agent.failed("request", error)
@@ -67,12 +69,9 @@ class Request:
 
     def _exists(self) -> bool:
         now = time.monotonic()
-        if not self._there and now - self._looked >= _LOOK:
-            self._looked = now
-            self._there = os.path.exists(self._path)
-        elif self._there:
-            # a guard takes its request back when there is headroom again
-            self._there = os.path.exists(self._path)
+        # one that is there may be taken back by the guard when there is headroom again
+        if self._there or now - self._looked >= _LOOK:
+            self._looked, self._there = now, os.path.exists(self._path)
         return self._there
 
     def _agreed(self, count: int) -> int | None:
@@ -86,22 +85,40 @@ class Request:
             return None
         torch = sys.modules.get("torch")
         ahead = _AHEAD_CUDA if torch is not None and torch.cuda.is_initialized() else _AHEAD
-        temporary = f"{self._at_path}.{os.getpid()}"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(fd, b"%d" % (count + ahead))
-        finally:
-            os.close(fd)
-        os.rename(temporary, self._at_path)
+        from ...leaf.small_files import replace_file
+
+        replace_file(self._at_path, b"%d" % (count + ahead), synced=False)
         return count + ahead
+
+
+class Requests:
+    """Save and stop, as a trainer answers them at the end of a step."""
+
+    def __init__(self, agent: Agent, trainer: str) -> None:
+        self._agent, self._trainer = agent, trainer
+        self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
+
+    def due(self, count: int) -> str:
+        """ "stop", "save" or nothing; ``count`` as for a `Request`."""
+        if on_several_machines():
+            return ""
+        return "stop" if self.stop.due(count) else "save" if self.save.due(count) else ""
+
+    def announce(self, asked: str, step: int) -> None:
+        if not self._agent.rank:
+            words = "saves and stops" if asked == "stop" else "saves and continues"
+            self._agent.tell(f"{self._trainer} {words} at step {step}")
+
+    def saved(self, path: str, step: int, asked: str) -> None:
+        """Where the checkpoint is; ``asked`` is empty for one that the trainer made by itself."""
+        if not self._agent.rank:
+            self._agent.report("saved", path=os.path.abspath(path), step=step, asked=asked)
 
 
 def world_size() -> int:
     """Ranks of this job that train together."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    return 1
+    group = process_group()
+    return 1 if group is None else int(group.get_world_size())
 
 
 def on_several_machines() -> bool:

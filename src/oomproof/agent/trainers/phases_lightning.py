@@ -6,7 +6,7 @@ import functools
 import os
 
 from ..agent_core import in_phase
-from .job_requests import Request, listen, on_several_machines, world_size
+from .job_requests import Requests, listen, on_several_machines, world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_callback() -> Any:
 
     class OomproofCallback(base):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
+            self.requests = Requests(agent, "Lightning")
             self.open: list[Any] = []
             self.validation: Any = None  # how much of it the script asked for, while we hold it back
             self.planned = False
@@ -81,17 +81,15 @@ def make_callback() -> Any:
                     agent.stepped(step)
                 if not self.planned:
                     self.tell_plan(trainer)
-                if on_several_machines():
-                    return
                 # batches, not optimizer steps: accumulated gradients leave the latter where they were
-                count = int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1
-                if self.stop.due(count):
-                    self.keep(trainer, step, "stop")
+                asked = self.requests.due(int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1)
+                if asked:
+                    self.keep(trainer, step, asked)
+                if asked == "stop":
                     trainer.should_stop = True
                     self.skip_validation(trainer)
-                elif self.save.due(count):
-                    self.keep(trainer, step, "save")
-                    self.save.done()
+                elif asked:
+                    self.requests.save.done()
             except Exception as error:
                 agent.failed("lightning step", error)
 
@@ -108,7 +106,7 @@ def make_callback() -> Any:
             """A validation may take longer than the guard can wait: saved here, at once, where one process decides."""
             try:
                 alone = trainer.state.fn == "fit" and not trainer.sanity_checking and world_size() < 2
-                if alone and self.stop.due(0):
+                if alone and self.requests.stop.due(0):
                     self.keep(trainer, int(trainer.global_step), "stop")
                     trainer.should_stop = True
             except Exception as error:
@@ -130,14 +128,11 @@ def make_callback() -> Any:
             """On every rank: writing is a joint act there, and only rank 0 writes."""
             if trainer.should_stop:
                 return
-            if not agent.rank:
-                words = "saves and stops" if asked == "stop" else "saves and continues"
-                agent.tell(f"Lightning {words} at step {step}")
+            self.requests.announce(asked, step)
             callback = trainer.checkpoint_callback
             folder = getattr(callback, "dirpath", None) or trainer.default_root_dir
             path = os.path.join(folder, f"oomproof-step={step}.ckpt")
             trainer.save_checkpoint(path)
-            if not agent.rank:
-                agent.report("saved", path=os.path.abspath(path), step=step, asked=asked)
+            self.requests.saved(path, step, asked)
 
     return OomproofCallback()

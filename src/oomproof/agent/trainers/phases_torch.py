@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ..agent_core import in_phase
+from ..agent_core import compiling_of, in_phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _back_to_training(agent: Agent, before: str, now: str) -> None:
 class _Watched:
     def __init__(self, torch: Any, agent: Agent) -> None:
         self.torch, self.agent = torch, agent
-        self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
+        self.compiling = compiling_of(torch)
         self.steps: dict[int, int] = {}
         self.inside = False  # train() calls itself for every submodule
         # of nn.Module: PyTorch's own and ours, while ours is there
@@ -300,10 +300,6 @@ def _found_dead(iterator: Any, agent: Agent) -> bool:
             how = f"is killed by signal: {signal.strsignal(status.si_status)}"
         agent.report("worker-lost", text=f"DataLoader worker (pid {worker.pid}) {how}.", worker=worker.pid)
     return any_dead
-
-
-def _never() -> bool:
-    return False
 
 
 def _watch_files(module: Any, agent: Agent) -> None:

@@ -6,7 +6,7 @@ import functools
 import os
 
 from ..agent_core import in_phase
-from .job_requests import Request, listen, on_several_machines
+from .job_requests import Requests, listen, on_several_machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def make_callback(base: Any, agent: Agent) -> Any:
         """Counts steps, and answers requests at the end of one."""
 
         def __init__(self) -> None:
-            self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
+            self.requests = Requests(agent, "the Hugging Face Trainer")
             self.asked = ""
             self.planned = False
 
@@ -70,14 +70,15 @@ def make_callback(base: Any, agent: Agent) -> Any:
                 agent.stepped(int(state.global_step))
                 if not self.planned:
                     self.tell_plan(state)
-                if on_several_machines():
+                asked = self.requests.due(state.global_step)
+                if not asked:
                     return
-                if self.stop.due(state.global_step):
-                    control.should_save = control.should_training_stop = True
-                    self.announce("stop", state)
-                elif self.save.due(state.global_step):
-                    control.should_save = True
-                    self.announce("save", state)
+                control.should_save = True
+                if asked == "stop":
+                    control.should_training_stop = True
+                if not self.asked:
+                    self.requests.announce(asked, state.global_step)
+                self.asked = asked
             except Exception as error:
                 agent.failed("trainer step", error)
 
@@ -87,19 +88,12 @@ def make_callback(base: Any, agent: Agent) -> Any:
             epoch, step = float(state.epoch or 0.0), int(state.global_step)
             agent.plan(int(state.max_steps), round(step / epoch) if epoch > 0 else 0)
 
-        def announce(self, what: str, state: Any) -> None:
-            if not self.asked and not agent.rank:
-                words = "saves and stops" if what == "stop" else "saves and continues"
-                agent.tell(f"the Hugging Face Trainer {words} at step {state.global_step}")
-            self.asked = what
-
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             asked, self.asked = self.asked, ""
             if asked == "save":
-                self.save.done()
-            if not agent.rank:
-                folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-                agent.report("saved", path=os.path.abspath(folder), step=int(state.global_step), asked=asked)
+                self.requests.save.done()
+            folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+            self.requests.saved(folder, int(state.global_step), asked)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             agent.steps_told = False
