@@ -56,9 +56,10 @@ def judge(case: CaseFile) -> Verdict:
 
 def judge_texts(texts: TextCase) -> Verdict:
     """Texts without a run, as ``oomproof why FILE`` reads them. ``not-a-crash`` when none tells of a death."""
-    from oomproof.diagnosis.text_claims import evidence_of_texts
+    from oomproof.diagnosis.text_claims import claims_of_texts, evidence_of_texts
 
-    return judge(CaseFile(texts=texts, evidence=evidence_of_texts(texts), missing=texts.missing))
+    claims = sorted(claims_of_texts(texts), key=lambda claim: -claim.weight)
+    return _verdict(CaseFile(texts=texts, evidence=evidence_of_texts(texts), missing=texts.missing), claims)
 
 
 def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:

@@ -1,4 +1,4 @@
-"""A failure that texts tell of: those a person gave, or a run's own output beside its facts. Both are read the same way."""
+"""A failure that a run's own output tells of, beside the run's facts."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
-    if case.texts is not None:
-        from oomproof.diagnosis.text_claims import claims_of_texts
-
-        return claims_of_texts(case.texts)
     death = death_of(case)
     if death is None or not death.failed:
         return []
