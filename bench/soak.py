@@ -26,7 +26,7 @@ from unittest.mock import patch
 from lab import GIB, MIB, save, table
 
 from oomproof.alerts.alert import Alert
-from oomproof.alerts.alert_limiter import AlertLimiter
+from oomproof.alerts.alert_sender import AlertLimiter
 from oomproof.guard import machine_guard, unmanaged_guard, unmanaged_pause
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.machine_guard import MachineGuard

@@ -35,7 +35,7 @@ FACE = (
     "evidence.texts.phase_frames", "evidence.texts.progress", "evidence.texts.training_parser",
     "ledger.budget", "ledger.current_budget", "ledger.ledger_entries", "ledger.ledger_store", "ledger.machine_facts",
     "ledger.needs", "ledger.peak_history",
-    "plans.command_template", "plans.death_facts", "plans.knobs", "plans.plan", "plans.smaller_plans",
+    "plans.death_facts", "plans.knobs", "plans.plan", "plans.smaller_plans",
     "recording.attempt", "recording.json_shapes", "recording.json_text", "recording.phase_spans", "recording.run_folders",
     "recording.run_peak", "recording.run_summary", "recording.secrets", "recording.spill_record", "recording.sqlite_files",
     "recording.stack_dumps", "recording.state_files",

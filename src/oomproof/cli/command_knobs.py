@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oomproof.leaf.command_lines import script_of
-from oomproof.plans.command_template import Template, template_of
-from oomproof.plans.knobs import least_workers, parse_knob
+from oomproof.plans.knobs import Template, least_workers, parse_knob, template_of
 from oomproof.records import replace
 
 
@@ -17,8 +16,7 @@ def knobs_of(argv: Sequence[str], described: Sequence[str], folder: str) -> Temp
     template = template_of(argv, knobs, folder=folder)
     template = _with_workers(template, script_text(argv, folder), {knob.name for knob in knobs})
     if not template.typed:
-        from oomproof.remedies.hydra_knobs import with_overrides
-        from oomproof.remedies.hydra_program import hydra_program
+        from oomproof.remedies.hydra_program import hydra_program, with_overrides
 
         template = with_overrides(template, hydra_program(argv, folder))
     return template

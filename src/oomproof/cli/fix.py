@@ -24,9 +24,8 @@ from oomproof.printable import coloured_stream, printable, terminal_columns, wan
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
 from oomproof.remedies import fix_store
-from oomproof.remedies.fix_probation import pace_text
-from oomproof.remedies.fix_proposal import Proposal, propose
-from oomproof.remedies.fix_record import figures_of_attempt, key_of
+from oomproof.remedies.fix_plan import Proposal, propose
+from oomproof.remedies.fix_probation import figures_of_attempt, key_of, pace_text
 from oomproof.remedies.fix_store import Fix
 from oomproof.reports import fix_text
 from oomproof.reports.table_text import folded

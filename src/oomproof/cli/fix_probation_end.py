@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.recording.run_folders import Run, newest_runs
-from oomproof.remedies.fix_probation import is_slower
-from oomproof.remedies.fix_record import judge_fix, waiting_for
+from oomproof.remedies.fix_probation import is_slower, judge_fix, waiting_for
 from oomproof.remedies.fix_store import PROBATION
 from oomproof.reports.fix_text import standing_text
 

@@ -43,7 +43,7 @@ from oomproof.machine import daemons, nvidia
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import asdict, replace
-from oomproof.remedies import other_guards
+from oomproof.remedies import system_advice
 from oomproof.runner import desktop_slices, guard_service
 from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
@@ -207,7 +207,7 @@ def _card_feed() -> GpuFeed | None:
 
 def _tell_other_guards(floor: int, host: HostView) -> None:
     thresholds = daemons.thresholds(daemons.running())
-    for line in other_guards.lines(thresholds, floor, host.mem_total, host.swap_total, host.inside_a_limit):
+    for line in system_advice.lines(thresholds, floor, host.mem_total, host.swap_total, host.inside_a_limit):
         tell(line)
 
 
@@ -278,8 +278,8 @@ def _status(as_json: bool) -> int:
             {
                 "name": threshold.daemon.name,
                 "pid": threshold.daemon.pid,
-                "acts_below_bytes": other_guards.acts_below(threshold, *sizes),
-                "acts_first": other_guards.is_first(threshold, floor, *sizes),
+                "acts_below_bytes": system_advice.acts_below(threshold, *sizes),
+                "acts_first": system_advice.is_first(threshold, floor, *sizes),
             }
             for threshold in thresholds
         ]
@@ -295,7 +295,7 @@ def _status(as_json: bool) -> int:
     if not leases:
         print("no guard of the machine runs; each `oomproof run` looks after its own job")
         print("  start one: oomproof guard install")
-    for line in other_guards.lines(thresholds, floor, *sizes, host.inside_a_limit):
+    for line in system_advice.lines(thresholds, floor, *sizes, host.inside_a_limit):
         print(line)
     for job in paused:
         until = time.strftime("%H:%M", time.localtime(job.until))

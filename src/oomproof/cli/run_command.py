@@ -25,7 +25,7 @@ from oomproof.runner.waiting_run import Cancelled
 if TYPE_CHECKING:  # what a start does not need
     import argparse
 
-    from oomproof.plans.command_template import Template
+    from oomproof.plans.knobs import Template
 
 
 # Programs that hand the work to a daemon which is no child of theirs: what we watch is then only the messenger.

@@ -20,14 +20,16 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
 from oomproof.ledger.needs import Need
 from oomproof.machine import processes
-from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.death_facts import facts_of
-from oomproof.plans.knobs import parse_knob, sacrifice_order
-from oomproof.plans.loading_arguments import loading_hint
+from oomproof.plans.knobs import Template, parse_knob, sacrifice_order, template_of
 from oomproof.plans.plan import Plan, effective_batch
-from oomproof.plans.resume_arguments import ResumeArgument, parse_resume_argument, resume_argument
-from oomproof.plans.retry_decision import NoRetry, Retry, decide
-from oomproof.plans.smaller_plans import argument_name, first_plan
+from oomproof.plans.resume_arguments import (
+    ResumeArgument,
+    loading_hint,
+    parse_resume_argument,
+    resume_argument,
+)
+from oomproof.plans.smaller_plans import NoRetry, Retry, argument_name, decide, first_plan
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace

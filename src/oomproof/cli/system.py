@@ -24,8 +24,7 @@ from oomproof.errors import OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.ledger import job_history
 from oomproof.ledger.job_history import JobHistory
 from oomproof.remedies import system_manifest
-from oomproof.remedies.system_change import Change, Plan
-from oomproof.remedies.system_facts import SystemFacts, gather_system
+from oomproof.remedies.system_facts import Change, Plan, SystemFacts, gather_system
 from oomproof.remedies.system_manifest import Manifest
 from oomproof.remedies.system_plan import plan as make_plan
 from oomproof.reports import system_screen
@@ -158,8 +157,8 @@ def _undo() -> int:
     if manifest is None:
         print("oomproof: nothing to undo: no setting of this machine was changed by oomproof")
         return 0
-    from oomproof.remedies.system_files import run_command
-    from oomproof.remedies.system_undo import undo
+    from oomproof.remedies.system_apply import undo
+    from oomproof.remedies.system_manifest import run_command
 
     undone = undo(manifest, "/proc", run_command)
     for sentence in undone.done:

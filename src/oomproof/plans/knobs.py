@@ -1,15 +1,17 @@
-"""What of a command may be changed for memory's sake (batch, accumulation, workers, whatever the user names), and how far."""
+"""What of a command may be changed to save memory (batch, accumulation, workers, whatever the user names), how far, and the command with
+{placeholders} for it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from oomproof.diagnosis.smaller_command import WORKERS, bare_name
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.evidence.run_settings import ACCUMULATION, BATCH
-from oomproof.records import dataclass
+from oomproof.leaf.command_lines import script_of
+from oomproof.records import dataclass, replace
 
 Kind = Literal["workers", "prefetch", "batch", "accum", "eval_batch", "number", "choice"]
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
@@ -33,7 +35,13 @@ _SACRIFICE = (
     re.compile(r""),
     re.compile(r"seq|len|tokens|context|image|img|resolution|size"),
 )
-_FIRST: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch")
+KINDS: tuple[Kind, ...] = (
+    "workers",
+    "prefetch",
+    "batch",
+    "accum",
+    "eval_batch",
+)  # in the order in which they give way
 _NEEDS_WORKERS = re.compile(
     r"""persistent_workers['"]?\s*[=:]\s*true\b|prefetch_factor['"]?\s*[=:]\s*[1-9]""", re.IGNORECASE
 )
@@ -87,6 +95,28 @@ def least_workers(text: str) -> int:
     return 1 if _NEEDS_WORKERS.search(text) else 0
 
 
+def is_count(value: str, kind: Kind) -> bool:
+    """Whether a knob of that kind may have the value."""
+    return value.isdecimal() and len(value) < 10 and int(value) >= least_of(kind)
+
+
+def config_knob(kind: Kind, value: str, texts: Iterable[str]) -> Knob:
+    """A knob for a value found in the settings files of a run. ``texts``: of all those files."""
+    least = max(map(least_workers, texts), default=0) if kind == "workers" else 1
+    return Knob(kind, kind, first=int(value), least=least, described=False)
+
+
+def unused(name: str, near: str = "") -> OomproofError:
+    """The error for a placeholder that the command lacks. ``near``: a name that was perhaps meant."""
+    hint = f"put {{{name}}} where its value belongs: python train.py --{name} {{{name}}}"
+    return OomproofError(f"the command does not use {{{name}}}{near}", hint, USAGE)
+
+
+def listed_values(text: str) -> tuple[str, ...]:
+    """The values of ``NAME=VALUE,VALUE``; a comma inside a value is written ``\\,``."""
+    return tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", text))
+
+
 def known_knob(name: str) -> Knob | None:
     """Of a placeholder that needs no description, such as {batch}."""
     kind = kind_of(name)
@@ -117,8 +147,7 @@ def parse_knob(text: str) -> Knob:
                 f"--knob {text}: {name} cannot be 0", f"give the least it may be: {name}={first}..1", USAGE
             )
         return Knob(name, kind or "number", first=first, least=least, most=None if kind == "accum" else first)
-    # a comma inside a value is written \,
-    values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
+    values = listed_values(listed)
     if len(values) < 2 and ".." in listed:
         raise OomproofError(
             f"--knob {text} is no range of whole numbers", f"write {name}=64..4, or {name}=VALUE,VALUE", USAGE
@@ -156,11 +185,160 @@ def sacrifice_order(knobs: Sequence[Knob], asked: Sequence[str] = ()) -> tuple[K
 
 
 def _rank(knob: Knob) -> int:
-    if knob.kind in _FIRST:
-        return _FIRST.index(knob.kind)
+    if knob.kind in KINDS:
+        return KINDS.index(knob.kind)
     # a switch tells by what it switches on: gc=,--gradient-checkpointing
     name = " ".join([knob.name, *(value for value in knob.values if value.startswith("-"))]).lower()
     for rank in (0, 1, 3):
         if _SACRIFICE[rank].search(name):
-            return len(_FIRST) + rank
-    return len(_FIRST) + 2
+            return len(KINDS) + rank
+    return len(KINDS) + 2
+
+
+# {name}; or {{name}}, which is {name} as it stands. Any other brace is the command's own: JSON, a shell's function
+PLACEHOLDER = re.compile(rf"\{{\{{({NAME})\}}\}}|\{{({NAME})\}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """``words``: with a placeholder for each knob, ``typed`` by the user or recognised by us. ``overrides``: knobs that the command does not
+    name, each with what is put before its value: ``data.batch_size=`` for Hydra."""
+
+    words: tuple[str, ...]
+    knobs: tuple[Knob, ...]
+    typed: bool = True
+    overrides: tuple[tuple[str, str], ...] = ()
+
+    def command(self, values: Mapping[str, str]) -> list[str]:
+        """What is as it was needs no override."""
+        first = {knob.name: str(knob.first) for knob in self.knobs}
+        changed = [f"{begin}{values[name]}" for name, begin in self.overrides if values[name] != first[name]]
+        return [*filled(self.words, values), *changed]
+
+    def knob(self, kind: str) -> Knob | None:
+        return next((knob for knob in self.knobs if knob.kind == kind), None)
+
+
+def placeholders(words: Sequence[str]) -> list[str]:
+    return [match[2] for word in words for match in PLACEHOLDER.finditer(word) if match[2]]
+
+
+def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Each word stays one word, whatever a value holds; one that is only a placeholder goes when its value is empty."""
+    made = []
+    for word in words:
+        text = PLACEHOLDER.sub(lambda match: values[match[2]] if match[2] else f"{{{match[1]}}}", word)
+        if text or not word:
+            made.append(text)
+    return made
+
+
+def template_of(command: Sequence[str], described: Sequence[Knob] = (), *, folder: str = ".") -> Template:
+    """The knobs of a command: its placeholders; else the arguments that ``described`` or their own names tell.
+    Raises OomproofError where a placeholder has no values, or a knob no place."""
+    names = list(dict.fromkeys(placeholders(command)))
+    if names:
+        return Template(tuple(command), tuple(_knobs(names, described)))
+    return _recognised(command, described, folder)
+
+
+def _knobs(names: Sequence[str], described: Sequence[Knob]) -> Iterator[Knob]:
+    given = _by_name(described)
+    for name in given:
+        if name not in names:
+            raise unused(name, did_you_mean(name, names))
+    for name in names:
+        knob = given.get(name) or known_knob(name)
+        if knob is None:
+            hint = f"add --knob {name}=VALUE,VALUE, the preferred one first; for braces as they stand write {{{{{name}}}}}"
+            raise OomproofError(
+                f"nothing says what {{{name}}} may be{did_you_mean(name, KINDS)}", hint, USAGE
+            )
+        yield knob
+
+
+_SHORT = {"-b": "batch"}  # PyTorch's ImageNet example, torchvision's references, timm
+
+
+def _by_name(described: Sequence[Knob]) -> dict[str, Knob]:
+    given: dict[str, Knob] = {}
+    for knob in described:
+        if knob.name in given:
+            raise OomproofError(f"--knob {knob.name} is given twice", "give all its values at once", USAGE)
+        given[knob.name] = knob
+    return given
+
+
+def _recognised(command: Sequence[str], described: Sequence[Knob], folder: str) -> Template:
+    """The last argument of a name counts, as in every parser. Words before the script are the interpreter's or a launcher's."""
+    given = _by_name(described)
+    words = list(command)
+    knobs: dict[str, Knob] = {}
+    for name, at, joined in _arguments(command, folder):
+        value = words[at].partition("=")[2] if joined else words[at]
+        knob = _argument_knob(name, value, given)
+        if knob is None:
+            continue
+        if earlier := next(
+            (known for known in knobs.values() if known.kind == knob.kind and known.name == knob.name), None
+        ):
+            words = [
+                filled([word], {earlier.name: str(earlier.first)})[0]
+                if f"{{{earlier.name}}}" in word
+                else word
+                for word in words
+            ]
+        knobs[knob.name] = knob
+        words[at] = f"{words[at].partition('=')[0]}={{{knob.name}}}" if joined else f"{{{knob.name}}}"
+    for name in given:
+        if name not in knobs:
+            hint = f"name an argument of the command, or put {{{name}}} where its value belongs"
+            raise OomproofError(f"the command has no argument {name!r}", hint, USAGE)
+    return Template(tuple(words), tuple(knobs.values()), typed=False)
+
+
+def _argument_knob(name: str, value: str, given: Mapping[str, Knob]) -> Knob | None:
+    """Of ``--batch-size 64``: what the user described under that name, or what the name itself tells."""
+    key = _SHORT.get(name) or bare_name(name)
+    described = next(
+        (
+            knob
+            for known, knob in given.items()
+            if bare_name(known) in (key, bare_name(name)) or (kind_of(key) == knob.kind != "number")
+        ),
+        None,
+    )
+    if described is not None:
+        is_number = value.isdecimal() and len(value) < 10
+        return replace(described, first=int(value)) if is_number and not described.values else described
+    kind = kind_of(key)
+    if kind is None or not is_count(value, kind):
+        return None
+    return Knob(kind, kind, first=int(value), least=least_of(kind), described=False)
+
+
+def _arguments(command: Sequence[str], folder: str) -> Iterator[tuple[str, int, bool]]:
+    """(name as typed, the word that holds the value, whether both are one word) behind the script."""
+    start = _behind_script(command, folder)
+    for at in range(start, len(command)):
+        name, equals, _ = command[at].partition("=")
+        if equals and (name.startswith("-") or re.match(r"[+~]{0,2}[A-Za-z_]", name)):
+            yield name, at, True
+        elif (
+            name.startswith("-")
+            and not equals
+            and at + 1 < len(command)
+            and not command[at + 1].startswith("-")
+        ):
+            yield name, at + 1, False
+
+
+def _behind_script(command: Sequence[str], folder: str) -> int:
+    """A launcher's own ``--num_processes`` or ``-j`` says nothing of the training."""
+    script = script_of(command, folder)
+    if script is not None:
+        base = script.rpartition("/")[2]
+        return next((at + 1 for at, word in enumerate(command) if word.endswith(base)), 1)
+    if "-m" in command[:-1]:
+        return list(command).index("-m") + 2
+    return 1

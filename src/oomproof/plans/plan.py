@@ -7,8 +7,7 @@ from itertools import islice
 from math import isqrt
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.plans.command_template import Template
-from oomproof.plans.knobs import Knob
+from oomproof.plans.knobs import Knob, Template
 from oomproof.records import dataclass
 
 _NEAR = 20_000  # effective batches that are looked at for a hint

@@ -1,4 +1,4 @@
-"""How a command is told to resume from a checkpoint: as the user says, by an argument that it has, or by one that its script takes."""
+"""How a command is told to resume from a checkpoint, and which arguments of its script make loading smaller."""
 
 from __future__ import annotations
 
@@ -12,6 +12,32 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.command_lines import script_of
 from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass
+
+# Hugging Face's examples, TRL, Axolotl-like scripts; what most scripts call these things
+_OFFERED = (
+    "streaming", "low_cpu_mem_usage", "torch_dtype", "dtype", "load_in_8bit", "load_in_4bit", "device_map",
+    "mmap", "lazy",
+)  # fmt: skip
+_ADDED = re.compile(r"""add_argument\(\s*(?:["']-\w["'],\s*)?["']--([\w-]+)["']""")
+_FIELD = re.compile(r"^    (\w+)\s*:[^\n=]*=", re.MULTILINE)  # of a dataclass that HfArgumentParser reads
+
+
+def loading_arguments(script: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """As they are typed, without those that the command has already."""
+    added = {bare_name(match[1]): f"--{match[1]}" for match in _ADDED.finditer(script)}
+    if "HfArgumentParser" in script:
+        added = {**{match[1]: f"--{match[1]}" for match in _FIELD.finditer(script)}, **added}
+    given = {bare_name(word.partition("=")[0]) for word in argv if word.startswith("-")}
+    return tuple(added[name] for name in _OFFERED if name in added and name not in given)
+
+
+def loading_hint(script: str, argv: Sequence[str]) -> str:
+    """What may be typed after a death while loading; empty where the script offers nothing."""
+    offered = loading_arguments(script, argv)
+    if not offered:
+        return ""
+    return f"its script has arguments for loading less: {', '.join(offered)}"
+
 
 PLACEHOLDER = "{checkpoint}"
 # Hugging Face; Lightning's command line; timm, torchvision and most others. A bare --checkpoint is as often the model to begin with.

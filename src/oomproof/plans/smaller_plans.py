@@ -1,4 +1,7 @@
-"""The next smaller plan after a death of memory, or why there is none. Which knob gives way follows from what was full. Pure."""
+"""The one answer to "make it smaller", for `--retry`, `fix` and `sweep`. Pure.
+
+``next_plan``: after a death by memory; what was full decides which knob gives way. ``plans_down``: all smaller plans, where no death
+is known. ``decide``: whether there is another attempt at all."""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from itertools import pairwise
 
 from oomproof.diagnosis.smaller_command import workers_that_fit
 from oomproof.errors import USAGE, OomproofError
-from oomproof.plans.command_template import Template
 from oomproof.plans.death_facts import DeathFacts
-from oomproof.plans.knobs import Kind, Knob, sacrifice_order
+from oomproof.plans.knobs import Kind, Knob, Template, sacrifice_order
 from oomproof.plans.plan import (
     Plan,
     batches_at_most,
@@ -103,6 +105,45 @@ def next_plan(
     return _nothing_left(template, plan, facts)
 
 
+def plans_down(template: Template, plan: Plan, effective: int | None) -> Iterator[Plan]:
+    """``plan``, then smaller and smaller ones, where no death says what was full: each knob goes down to its least value before
+    the next one gives way, so a cheaper sacrifice is used up first."""
+    seen = [plan]
+    yield plan
+    for knob in sacrifice_order([knob for knob in template.knobs if knob.kind != "accum"]):
+        if knob.kind != "batch":
+            smaller = _values_below(seen[-1], knob)
+        elif _may_split(template, knob):
+            smaller = batches_down(template, seen[-1], effective)
+        else:
+            continue
+        for candidate in smaller:
+            if candidate not in seen:
+                seen.append(candidate)
+                yield candidate
+
+
+def batches_down(template: Template, plan: Plan, effective: int | None) -> Iterator[Plan]:
+    """The plan split further and further where something accumulates; else its batch by halves."""
+    knob, most = template.knob("batch"), number(template, plan, "batch")
+    if knob is None or most is None:
+        return iter(())
+    if template.knob("accum") is None:
+        return _values_below(plan, knob)
+    return batches_at_most(template, plan, most, effective)
+
+
+def _values_below(plan: Plan, knob: Knob) -> Iterator[Plan]:
+    value = plan.get(knob.name) or ""
+    for smaller in knob.smaller(value) if knob.values or value.isdecimal() else ():
+        yield plan.with_values(**{knob.name: smaller})
+
+
+def _may_split(template: Template, batch: Knob) -> bool:
+    """A batch that nobody described changes only with the accumulation that keeps the effective batch."""
+    return batch.described or template.knob("accum") is not None
+
+
 def describe_change(template: Template, before: Plan, after: Plan) -> str:
     """``--batch-size 64 → 32, --accum 1 → 2``."""
     return ", ".join(
@@ -185,10 +226,8 @@ def _steps(
     # a list may hold what does not order by size: the user's order is the order
     if not knob.values and value.isdecimal() and (least := max(knob.least, int(value) // part)) < int(value):
         yield SmallerPlan(plan.with_values(**{knob.name: str(least)}), _part_text(part))
-    for smaller in knob.smaller(value) if knob.values or value.isdecimal() else ():
-        yield SmallerPlan(
-            plan.with_values(**{knob.name: smaller}), "the next of its values" if knob.values else "half"
-        )
+    for smaller in _values_below(plan, knob):
+        yield SmallerPlan(smaller, "the next of its values" if knob.values else "half")
 
 
 def _by_figures(knob: Knob, value: str, facts: DeathFacts) -> str | None:
@@ -230,10 +269,7 @@ def _smaller_batches(
 ) -> Iterator[SmallerPlan]:
     """With the accumulation that keeps the effective batch. Without any, only where the user let the batch change."""
     batch = number(template, plan, "batch")
-    if batch is None or batch <= 1:
-        return
-    keeps = template.knob("accum") is not None
-    if not keeps and not knob.described:
+    if batch is None or batch <= 1 or not _may_split(template, knob):
         return
     most, why = _most_batch(batch, facts, part)
     before = effective_batch(template, plan)
@@ -267,7 +303,7 @@ def _nothing_left(template: Template, plan: Plan, facts: DeathFacts) -> NoPlan:
             "name what makes loading smaller: --knob NAME=VALUE,VALUE; if it does make batches before, --order batch tries",
         )
     held_back = template.knob("batch")
-    if held_back is not None and not held_back.described and template.knob("accum") is None:
+    if held_back is not None and not _may_split(template, held_back):
         batch = number(template, plan, "batch")
         if batch is not None and batch > 1 and facts.memory != "shm":
             name = argument_name(template, held_back.name)
@@ -278,3 +314,56 @@ def _nothing_left(template: Template, plan: Plan, facts: DeathFacts) -> NoPlan:
     if facts.memory == "gpu" and not any(knob.kind not in ("workers", "prefetch") for knob in template.knobs):
         return NoPlan("nothing that can be changed takes GPU memory", "name what does: --knob batch=64..1")
     return NoPlan(f"nothing smaller is left: {plan}", "name more that may change: --knob NAME=VALUE,VALUE")
+
+
+# The first pause lets the dead job's memory come back; later ones are for whatever else takes it.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """``change``: what differs from the plan before, empty where nothing does. ``need``: bytes to wait for, None: no wait."""
+
+    plan: Plan
+    change: str
+    why: str
+    pause: float
+    note: str = ""
+    need: int | None = None
+    gpu_need: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoRetry:
+    reason: str
+    hint: str = ""
+
+
+def decide(
+    template: Template,
+    plans: Sequence[Plan],
+    facts: DeathFacts,
+    retries: int,
+    order: Sequence[str] = (),
+) -> Retry | NoRetry:
+    """``plans``: those of the attempts so far, in their order; ``retries``: how many there may be in all."""
+    made = len(plans) - 1
+    if facts.stopped:
+        return NoRetry("it was stopped by a person")
+    if facts.memory is None:
+        return NoRetry("it did not run out of memory")
+    if made >= retries:
+        times = "once" if retries == 1 else f"{retries} times"
+        return NoRetry(f"it was tried again {times} (--retry {retries})")
+    pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 4**made)
+    if facts.others:
+        need = facts.held if facts.memory == "host" else None
+        gpu_need = facts.gpu_wanted if facts.memory == "gpu" else None
+        return Retry(plans[-1], "", facts.others, pause, need=need, gpu_need=gpu_need or None)
+    smaller = next_plan(template, plans[-1], plans, facts, order, effective_batch(template, plans[0]))
+    if isinstance(smaller, NoPlan):
+        return NoRetry(smaller.reason, smaller.hint)
+    note = smaller.note
+    if facts.leak:
+        note = "; ".join(filter(None, (note, "memory grew to the end: smaller settings may only delay it")))
+    return Retry(smaller.plan, describe_change(template, plans[-1], smaller.plan), smaller.why, pause, note)

@@ -11,6 +11,7 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.command_lines import script_arguments, script_of
+from oomproof.plans.knobs import KINDS, Kind, Knob, Template, config_knob, is_count, kind_of
 from oomproof.records import dataclass, field, replace
 from oomproof.remedies import hydra_composer
 from oomproof.remedies.config_formats.scalars import Scalar, Unreadable
@@ -185,3 +186,49 @@ def _text(path: str) -> str | None:
             return file.read(_LARGEST).decode()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+_ACCUMULATION = "accumulate_grad_batches"
+
+
+def with_overrides(template: Template, program: HydraProgram | None) -> Template:
+    """The same command, with knobs for what stands once in the configs that applied. What stands there twice is nobody's guess."""
+    if program is None or program.problem:
+        return template
+    knobs, overrides = list(template.knobs), list(template.overrides)
+    layers = {value.layer for value in program.values.values()}
+    for kind in KINDS:
+        paths = paths_of(program, kind)
+        if template.knob(kind) is not None or len(paths) != 1:
+            continue
+        texts = (program.text_of(layer) or "" for layer in layers)
+        knobs.append(config_knob(kind, program.values[paths[0]].scalar.value, texts))
+        overrides.append((kind, f"{'.'.join(paths[0])}="))
+    known = replace(template, knobs=tuple(knobs), overrides=tuple(overrides))
+    key = implied_accumulation(program)
+    return with_accumulation(known, key) if key and known.knob("accum") is None else known
+
+
+def with_accumulation(template: Template, key: str) -> Template:
+    """``key``: of a Trainer's argument that is not in the configs, and 1 for that."""
+    knob = Knob("accum", "accum", first=1, described=False)
+    return replace(
+        template, knobs=(*template.knobs, knob), overrides=(*template.overrides, ("accum", f"+{key}="))
+    )
+
+
+def paths_of(program: HydraProgram, kind: Kind) -> list[Path]:
+    return [
+        path
+        for path, applied in program.values.items()
+        if kind_of(applied.scalar.name) == kind and not applied.doubt and is_count(applied.scalar.value, kind)
+    ]
+
+
+def implied_accumulation(program: HydraProgram) -> str:
+    """``trainer.accumulate_grad_batches``, where Lightning's Trainer is described without it; else empty."""
+    found = program.trainers()
+    if len(found) != 1 or (*found[0], _ACCUMULATION) in program.values:
+        return ""
+    key = ".".join((*found[0], _ACCUMULATION))
+    return "" if key in program.typed else key

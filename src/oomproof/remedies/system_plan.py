@@ -10,7 +10,7 @@ from oomproof.ledger.swap_commands import add_swap_file, first_size, free_path
 from oomproof.machine import swap
 from oomproof.machine.kernel_settings import SYSRQ_SIGNALS
 from oomproof.remedies.system_advice import advice, notes
-from oomproof.remedies.system_change import (
+from oomproof.remedies.system_facts import (
     DELEGATION_FILE,
     Change,
     Delegate,
@@ -18,9 +18,9 @@ from oomproof.remedies.system_change import (
     Plan,
     SwapFile,
     Sysctl,
+    SystemFacts,
     sysctl_command,
 )
-from oomproof.remedies.system_facts import SystemFacts
 from oomproof.units import GIB, MIB, format_size
 
 DISK_KEPT = 10  # percent of the disk that a swap file leaves free
@@ -32,8 +32,8 @@ _SWAP_FILES_WORK = ("ext4", "ext3", "xfs")
 def plan(facts: SystemFacts, jobs: JobHistory) -> Plan:
     if facts.macos:
         return Plan(blocked="macOS makes its own swap and has no such settings")
-    rules = (_swap, _swappiness, _overcommit, _victim, _sysrq, _delegation, advice)
-    findings = [finding for rule in rules for finding in rule(facts, jobs)]
+    rules = (_swappiness, _overcommit, _victim, _sysrq, _delegation, advice)
+    findings = [*_swap(facts, jobs), *(finding for rule in rules for finding in rule(facts))]
     return Plan(
         tuple(finding for finding in findings if isinstance(finding, Change)),
         tuple(finding for finding in findings if isinstance(finding, Fine)),
@@ -177,7 +177,7 @@ def _sysctl_change(name: str, setting: Sysctl, why: str, does: str, does_not: st
     return Change(name, title, why, does, does_not, (sysctl_command(setting),), setting)
 
 
-def _swappiness(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
+def _swappiness(facts: SystemFacts) -> Iterator[Change | Fine]:
     value = facts.kernel.swappiness
     if value is None:
         return
@@ -193,7 +193,7 @@ def _swappiness(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]
     )
 
 
-def _overcommit(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
+def _overcommit(facts: SystemFacts) -> Iterator[Change | Fine]:
     now = facts.host.overcommit
     if now is None:
         return
@@ -215,7 +215,7 @@ def _overcommit(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]
     )
 
 
-def _victim(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
+def _victim(facts: SystemFacts) -> Iterator[Change | Fine]:
     value = facts.kernel.oom_kill_allocating_task
     if value == 0:
         yield Fine("victim", "oom_kill_allocating_task 0")
@@ -229,7 +229,7 @@ def _victim(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
         )
 
 
-def _sysrq(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
+def _sysrq(facts: SystemFacts) -> Iterator[Change | Fine]:
     may_kill, value = facts.kernel.sysrq_may_kill, facts.kernel.sysrq
     if may_kill:
         yield Fine("sysrq", "Alt+SysRq+f ends the largest process when the desktop hangs")
@@ -243,7 +243,7 @@ def _sysrq(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
         )
 
 
-def _delegation(facts: SystemFacts, jobs: JobHistory) -> Iterator[Change | Fine]:
+def _delegation(facts: SystemFacts) -> Iterator[Change | Fine]:
     given = facts.delegation.has_memory
     if given:
         yield Fine("delegation", f"memory controller given to {facts.user.name}")

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oomproof.remedies.fix_files import Place
 from oomproof.remedies.fix_plan import FixPlan
 from oomproof.remedies.fix_store import CONFIRMED, OFFERED, PROBATION, Fix
-from oomproof.remedies.settings_search import Place
 from oomproof.reports.table_text import folded
 from oomproof.units import format_time
 

@@ -8,8 +8,7 @@ from typing import Any
 from oomproof.ledger.job_history import JobHistory
 from oomproof.machine import swap
 from oomproof.records import asdict
-from oomproof.remedies.system_change import Change, Plan
-from oomproof.remedies.system_facts import SystemFacts
+from oomproof.remedies.system_facts import Change, Plan, SystemFacts
 from oomproof.remedies.system_manifest import Manifest
 from oomproof.remedies.system_plan import job_sizes
 from oomproof.reports.styled_lines import Line, fact, folded_fact, wrapped

@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
-from oomproof.plans.knobs import NAME
+from oomproof.plans.knobs import NAME, listed_values
 from oomproof.records import dataclass
 
 Method = Literal["grid", "random", "bayes"]
@@ -81,16 +81,6 @@ class Parameter:
         """The sampler's number for a value of a normal distribution."""
         return NormalDist(self.low, self.high).cdf(math.log(value) if self.log and value > 0 else value)
 
-    def as_json(self) -> dict[str, Any]:
-        plain = {
-            "name": self.name,
-            "kind": self.kind,
-            "values": list(self.values),
-            "low": self.low,
-            "high": self.high,
-        }
-        return {**plain, "log": self.log, "step": self.step, "whole": self.whole, "path": list(self.path)}
-
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
@@ -115,16 +105,6 @@ class SearchSpace:
         """Every point; the last parameter changes first."""
         for combination in product(*(parameter.all_values() for parameter in self.parameters)):
             yield dict(zip(self.names, combination, strict=True))
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "parameters": [parameter.as_json() for parameter in self.parameters],
-            "method": self.method,
-            "metric": self.metric,
-            "goal": self.goal,
-            "target": self.target,
-            "trials": self.trials,
-        }
 
 
 def space_from_json(value: Mapping[str, Any]) -> SearchSpace:
@@ -179,8 +159,7 @@ def parse_param(text: str) -> Parameter:
         return _range_of(name, match, f"--param {text}")
     if ".." in listed and "," not in listed:
         raise OomproofError(f"cannot read --param {text!r} as a range", f"write {_EXAMPLES}", USAGE)
-    # a comma inside a value is written \,; values stay as they were typed
-    values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
+    values = listed_values(listed)
     if len(set(values)) < len(values):
         raise OomproofError(f"--param {text} has a value twice", "give each value once", USAGE)
     return Parameter(name, "values", values)

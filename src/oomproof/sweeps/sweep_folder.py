@@ -1,17 +1,19 @@
-"""A sweep on disk: its folder, its settings, its log, and the lock of whoever drives it."""
+"""A sweep on disk: its folder, what was ordered, its log, and the lock of the process that drives it."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf.small_files import is_locked
-from oomproof.machine import processes
+from oomproof.ledger import current_budget
+from oomproof.machine import nvidia, processes
 from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.recording.attempt import FileIn
 from oomproof.recording.run_folders import other_host, state_folder
@@ -23,8 +25,11 @@ from oomproof.recording.state_files import (
     take_lock,
     write_json,
 )
-from oomproof.records import dataclass
+from oomproof.records import asdict, dataclass, replace
+from oomproof.runner.run_flags import of_run
+from oomproof.sweeps.search_space import SearchSpace, space_from_json
 from oomproof.sweeps.sweep_trials import SweepLog, fold
+from oomproof.sweeps.trial_plans import Knobs, knobs_from_json
 
 SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -221,3 +226,74 @@ def find(name: str | None) -> Sweep:
         )
     near = did_you_mean(name, [sweep.name for sweep in sweeps])
     raise OomproofError(f"no sweep is called {name!r}{near}", "list them: oomproof sweep list", USAGE)
+
+
+RUN_FLAGS = ("limit", "gpu_limit", "grace")  # handed to every trial as they were typed
+_CARD_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOrder:
+    words: tuple[str, ...]
+    cwd: str
+    space: SearchSpace
+    knobs: Knobs
+    settings: Mapping[str, Any]  # limit, need, gpu_need, gpu_limit, grace: as typed; parallel
+    by_config: bool  # its values also reach wandb.config
+    seed: int
+
+    @property
+    def parallel(self) -> int:
+        return int(self.settings.get("parallel") or 1)
+
+    @property
+    def total(self) -> int | None:
+        """How many trials; None: that is not known."""
+        points, trials = self.space.points, self.space.trials
+        known = [count for count in (points, trials) if count is not None]
+        return min(known) if known else None
+
+    def as_json(self) -> dict[str, Any]:
+        known = asdict(self)
+        return {"command": list(known.pop("words")), **known}
+
+
+def order_of(sweep: Sweep, log: SweepLog) -> SweepOrder:
+    """Raises OomproofError where it is damaged."""
+    info = sweep.info()
+    try:
+        space = space_from_json(info["space"])
+        changed = dict(log.settings)
+        space = replace(space, trials=changed.pop("trials", space.trials))
+        return SweepOrder(
+            tuple(str(word) for word in info["command"]),
+            str(info["cwd"]),
+            space,
+            knobs_from_json(info["knobs"]),
+            {**info["settings"], **changed},
+            bool(info["by_config"]),
+            int(info["seed"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise OomproofError(
+            f"{sweep.info_file} is damaged ({error})", f"remove it: rm -r {sweep.folder}"
+        ) from error
+
+
+def budget_of(settings: Mapping[str, Any]) -> dict[str, int]:
+    """What a trial may hold at most when it is alone on this machine: host, and gpu where there is one. What was not typed is
+    as `oomproof run` would have it, from variables and settings files."""
+    chosen = of_run({name: settings.get(name) for name in ("limit", "gpu_limit")})
+    budget = {"host": current_budget.read(chosen.margin).ever}
+    if chosen.limit is not None:
+        budget["host"] = min(budget["host"], chosen.limit)
+    if nvidia.driver_present():
+        from oomproof.machine.gpu import Query  # only where a driver is
+
+        totals = [
+            card.total for card in Query().answer(_CARD_SECONDS).gpus if card.total and not card.unified
+        ]
+        limits = [held for held, _ in chosen.gpu_limit if held]
+        if totals:
+            budget["gpu"] = min([max(totals), *limits[:1]])
+    return budget

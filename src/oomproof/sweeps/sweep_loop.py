@@ -16,8 +16,7 @@ from oomproof.islands import island_part
 from oomproof.records import dataclass, replace
 from oomproof.sweeps.optuna_engine import engine_of
 from oomproof.sweeps.search_space import key_of, shown
-from oomproof.sweeps.sweep_folder import Sweep
-from oomproof.sweeps.sweep_order import RUN_FLAGS, budget_of, order_of
+from oomproof.sweeps.sweep_folder import RUN_FLAGS, Sweep, budget_of, order_of
 from oomproof.sweeps.sweep_plan import (
     MOST_LOST,
     MOST_SHRUNK,
@@ -41,9 +40,8 @@ from oomproof.sweeps.sweep_trials import (
     take,
 )
 from oomproof.sweeps.time_estimate import seconds_left
-from oomproof.sweeps.trial_command import command_of
 from oomproof.sweeps.trial_memory import shape_of
-from oomproof.sweeps.trial_plans import plans_of
+from oomproof.sweeps.trial_plans import command_of, plans_of
 from oomproof.sweeps.trial_process import (
     End,
     Phase,

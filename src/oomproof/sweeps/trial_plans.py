@@ -1,17 +1,111 @@
-"""How a trial may be made smaller without becoming another one: fewer workers, the batch in more pieces. Pure."""
+"""The command of a trial, and which smaller plans remain the same trial: fewer workers, the batch in more pieces. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oomproof.errors import USAGE, OomproofError
-from oomproof.plans.command_template import Template
-from oomproof.plans.knobs import Knob, kind_of, sacrifice_order
-from oomproof.plans.plan import Plan, batches_at_most, check_effective, effective_batch
+from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.plans.knobs import Knob, Template, filled, kind_of, placeholders, unused
+from oomproof.plans.plan import Plan, check_effective, effective_batch
+from oomproof.plans.smaller_plans import batches_down, plans_down
 from oomproof.records import dataclass, replace
-from oomproof.sweeps.search_space import Parameter, Point
-from oomproof.sweeps.trial_command import names_used
+from oomproof.sweeps.search_space import Parameter, Point, text_of
+from oomproof.sweeps.wandb_sweep import ARGS, MACRO, with_environment
+
+OURS = ("trial", "sweep")  # {trial} is its number, for an output folder of its own
+JSON_FILE = "args_json_file"
+
+
+def has_macros(words: Iterable[str]) -> bool:
+    """Whether ${args} or one of its forms stands there: then every value reaches the script."""
+    return any((match := MACRO.fullmatch(word)) and match[1] in ARGS for word in words)
+
+
+def names_used(words: Iterable[str]) -> list[str]:
+    """Of the placeholders; ${args} is none."""
+    return placeholders([word for word in words if not MACRO.fullmatch(word)])
+
+
+def check_words(
+    words: Sequence[str], parameters: Sequence[Parameter], knobs: Iterable[str], *, by_config: bool
+) -> None:
+    """Every placeholder has values and every value a place. ``knobs``: further names that may stand there. ``by_config``: a
+    script of wandb's may read its values from wandb.config. Raises OomproofError."""
+    names = [parameter.name for parameter in parameters]
+    used = names_used(words)
+    known = [*names, *knobs, *OURS]
+    for name in used:
+        if name not in known:
+            hint = f"add --param {name}=VALUE,VALUE; for braces as they stand write {{{{{name}}}}}"
+            raise OomproofError(
+                f"nothing says what {{{name}}} may be{did_you_mean(name, known)}", hint, USAGE
+            )
+    if has_macros(words) or (by_config and not used):
+        return
+    for name in names:
+        if name not in used:
+            raise unused(name, did_you_mean(name, used))
+
+
+def arguments_of(parameters: Sequence[Parameter], point: Mapping[str, Any]) -> dict[str, Any]:
+    """As wandb hands them to a script: nested ones as one value that holds them."""
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        inner, path = arguments, parameter.path or (parameter.name,)
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = point[parameter.name]
+    return arguments
+
+
+def command_of(
+    words: Sequence[str],
+    parameters: Sequence[Parameter],
+    point: Mapping[str, Any],
+    further: Mapping[str, str],
+    json_file: str,
+) -> list[str]:
+    """``further``: values of placeholders that are no parameters. ``json_file``: where the values stand as JSON."""
+    texts = {**{name: text_of(value) for name, value in point.items()}, **further}
+    command: list[str] = []
+    for word in words:
+        match = MACRO.fullmatch(word)
+        if match and match[1] in ARGS:
+            command += _expanded(match[1], arguments_of(parameters, point), json_file)
+        else:
+            command += filled([with_environment(word)], texts)
+    return command
+
+
+def _expanded(form: str, arguments: Mapping[str, Any], json_file: str) -> list[str]:
+    """The forms of wandb's agent (create_sweep_command_args)."""
+    if form == JSON_FILE:
+        return [json_file]
+    if form == "args_json":
+        return [json.dumps(arguments)]
+    if form == "args_no_equals":
+        return [word for name, value in arguments.items() for word in (f"--{name}", text_of(value))]
+    if form == "args_no_boolean_flags":
+        return [
+            f"--{name}" if value is True else f"--{name}={text_of(value)}"
+            for name, value in arguments.items()
+            if value is not False
+        ]
+    prefix = {"args": "--", "args_no_hyphens": "", "args_append_hydra": "+", "args_override_hydra": "++"}[
+        form
+    ]
+    return [f"{prefix}{name}={text_of(value)}" for name, value in arguments.items()]
+
+
+def wandb_config(arguments: Mapping[str, Any]) -> str:
+    """The file from which wandb.init() has its config (WANDB_SWEEP_PARAM_PATH). Not JSON: YAML reads its 1e-05 as text."""
+    import yaml  # there: the parameters came from such a file
+
+    return str(
+        yaml.safe_dump({"wandb_version": 1, **{name: {"value": value} for name, value in arguments.items()}})
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +138,7 @@ def knobs_of(
                 USAGE,
             )
         if knob.name not in used:
-            hint = (
-                f"put {{{knob.name}}} where its value belongs: python train.py --{knob.name} {{{knob.name}}}"
-            )
-            raise OomproofError(f"the command does not use {{{knob.name}}}", hint, USAGE)
+            raise unused(knob.name)
     # an accumulation that is searched is the user's; one that stands fixed in a file may move
     fixed = [parameter.name for parameter in parameters if parameter.is_constant]
     candidates = [
@@ -89,34 +180,9 @@ def plans_of(point: Point, knobs: Knobs) -> Iterator[tuple[Point, dict[str, str]
     template, plan = _template(point, knobs)
     effective = knobs.effective or effective_batch(template, plan)
     if knobs.effective is not None:
-        plan = next(iter(_split(template, plan, effective)), plan)
-    seen = [plan]
-    yield _applied(point, plan)
-    for knob in sacrifice_order([knob for knob in template.knobs if knob.kind != "accum"]):
-        if knob.kind == "batch":
-            if template.knob("accum") is None and knob.name in point:
-                continue
-            smaller = _split(template, seen[-1], effective)
-        else:
-            smaller = (
-                seen[-1].with_values(**{knob.name: value})
-                for value in knob.smaller(seen[-1].get(knob.name) or "")
-            )
-        for candidate in smaller:
-            if candidate not in seen:
-                seen.append(candidate)
-                yield _applied(point, candidate)
-
-
-def _split(template: Template, plan: Plan, effective: int | None) -> Iterator[Plan]:
-    batch = template.knob("batch")
-    most = plan.get(batch.name) if batch is not None else None
-    if most is None or not most.isdecimal():
-        return iter(())
-    if template.knob("accum") is None:  # the user lets it move: by halves
-        assert batch is not None
-        return (plan.with_values(**{batch.name: value}) for value in batch.smaller(most))
-    return batches_at_most(template, plan, int(most), effective)
+        plan = next(batches_down(template, plan, effective), plan)
+    for smaller in plans_down(template, plan, effective):
+        yield _applied(point, smaller)
 
 
 def _template(point: Point, knobs: Knobs) -> tuple[Template, Plan]:
@@ -128,7 +194,7 @@ def _template(point: Point, knobs: Knobs) -> tuple[Template, Plan]:
         values[knob.name] = first
     for name, value in point.items():
         if kind_of(name) == "batch" and str(value).isdecimal() and all(knob.kind != "batch" for knob in made):
-            made.append(Knob(name, "batch", first=int(str(value))))
+            made.append(Knob(name, "batch", first=int(str(value)), described=False))
             values[name] = str(value)
     if knobs.accum is not None:
         given = str(point.get(knobs.accum, "1"))
@@ -147,20 +213,6 @@ def _applied(point: Point, plan: Plan) -> tuple[Point, dict[str, str]]:
         else:
             further[name] = value
     return changed, further
-
-
-def knobs_as_json(knobs: Knobs) -> dict[str, Any]:
-    declared = [
-        {
-            "name": knob.name,
-            "kind": knob.kind,
-            "values": list(knob.values),
-            "first": knob.first,
-            "least": knob.least,
-        }
-        for knob in knobs.declared
-    ]
-    return {"declared": declared, "accum": knobs.accum, "effective": knobs.effective}
 
 
 def knobs_from_json(value: Mapping[str, Any]) -> Knobs:

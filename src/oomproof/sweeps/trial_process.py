@@ -40,7 +40,7 @@ from oomproof.sweeps.metric_sources import (
 from oomproof.sweeps.search_space import Parameter, Point, shown
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_trials import Trial, Try
-from oomproof.sweeps.trial_command import JSON_FILE, arguments_of, command_of, wandb_config
+from oomproof.sweeps.trial_plans import JSON_FILE, arguments_of, command_of, wandb_config
 from oomproof.units import format_duration, format_size
 
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 from math import ceil, hypot, inf, sqrt
 
 from oomproof.records import dataclass, replace
-from oomproof.trend.bends import bend_of
 from oomproof.trend.growth import slope
 from oomproof.trend.line_fits import (
     CURVED,
@@ -18,6 +17,7 @@ from oomproof.trend.line_fits import (
     SURE,
     Line,
     Point,
+    bend_of,
     description,
     fit,
     grain_of,

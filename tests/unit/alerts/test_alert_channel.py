@@ -17,7 +17,7 @@ from helpers_alerts import Listener, listening, until
 from oomproof.alerts import alert_channel
 from oomproof.alerts.alert import END, NEWS, QUIET, Alert
 from oomproof.alerts.alert_channel import Alerts
-from oomproof.alerts.alert_limiter import MOST
+from oomproof.alerts.alert_sender import MOST
 from oomproof.alerts.receivers import AlertSettings
 from oomproof.machine import processes
 

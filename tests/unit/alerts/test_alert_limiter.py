@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.alerts.alert_limiter import LONGEST, MOST, SPAN, WINDOW, AlertLimiter
+from oomproof.alerts.alert_sender import LONGEST, MOST, SPAN, WINDOW, AlertLimiter
 
 
 def alert(kind: str = "warn", job: str = "big", text: str = "") -> dict[str, Any]:

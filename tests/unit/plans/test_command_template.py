@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import Template, template_of
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import Template, parse_knob, template_of
 
 
 def recognised(text: str, *knobs: str, folder: str = ".") -> Template:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.plans.loading_arguments import loading_arguments, loading_hint
+from oomproof.plans.resume_arguments import loading_arguments, loading_hint
 
 PLAIN = """
 parser = argparse.ArgumentParser()

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import Template, template_of
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import Template, parse_knob, template_of
 from oomproof.plans.plan import (
     Plan,
     batches_at_most,

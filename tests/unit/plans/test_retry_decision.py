@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.plans.command_template import template_of
 from oomproof.plans.death_facts import DeathFacts
+from oomproof.plans.knobs import template_of
 from oomproof.plans.plan import Plan
-from oomproof.plans.retry_decision import NoRetry, Retry, decide
-from oomproof.plans.smaller_plans import first_plan
+from oomproof.plans.smaller_plans import NoRetry, Retry, decide, first_plan
 
 COMMAND = ["python", "t.py", "--batch-size", "64", "--accum", "2", "--workers", "16"]
 TEMPLATE = template_of(COMMAND)

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.death_facts import DeathFacts
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import Template, parse_knob, template_of
 from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.smaller_plans import (
     NoPlan,

@@ -7,10 +7,9 @@ from typing import Any
 
 from oomproof.diagnosis.verdict import Change, Remedy, Verdict
 from oomproof.plans.death_facts import DeathFacts
-from oomproof.remedies.fix_plan import FixPlan, plan_fix, plan_of_attempts
+from oomproof.remedies.fix_files import SettingsFile, find_settings
+from oomproof.remedies.fix_plan import FixPlan, changed_texts, plan_fix, plan_of_attempts
 from oomproof.remedies.fix_probation import Figures, compared, is_slower, pace_text, standing
-from oomproof.remedies.fix_proposal import changed_texts
-from oomproof.remedies.settings_search import SettingsFile, find_settings
 
 MIB, GIB = 1 << 20, 1 << 30
 YAML = SettingsFile(

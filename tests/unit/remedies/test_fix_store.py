@@ -13,9 +13,8 @@ import pytest
 
 from oomproof.errors import OomproofError
 from oomproof.remedies import fix_store
-from oomproof.remedies.fix_files import CHANGED_SINCE, settings_files
-from oomproof.remedies.fix_proposal import _with_own_change
-from oomproof.remedies.settings_search import SettingsFile
+from oomproof.remedies.fix_files import CHANGED_SINCE, SettingsFile, settings_files
+from oomproof.remedies.fix_plan import _with_own_change
 
 PROGRAM = Path(__file__).parent.parent / "helpers_fix.py"
 

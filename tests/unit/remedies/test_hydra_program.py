@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.plans.command_template import template_of
 from oomproof.plans.death_facts import DeathFacts
+from oomproof.plans.knobs import template_of
 from oomproof.plans.plan import effective_batch
 from oomproof.plans.smaller_plans import SmallerPlan, argument_name, describe_change, first_plan, next_plan
-from oomproof.remedies.fix_files import program_of, settings_files
-from oomproof.remedies.hydra_knobs import with_overrides
-from oomproof.remedies.hydra_program import hydra_program, main_arguments
-from oomproof.remedies.settings_search import FoundSettings, find_settings
+from oomproof.remedies.fix_files import FoundSettings, find_settings, program_of, settings_files
+from oomproof.remedies.hydra_program import hydra_program, main_arguments, with_overrides
 
 pytest.importorskip("ruamel.yaml", reason="the extra [fix] is not installed")
 pytest.importorskip("hydra", reason="hydra-core is not installed")

@@ -9,7 +9,7 @@ from fake_machine import FakeMachine
 
 from oomproof.machine import daemons
 from oomproof.machine.daemons import Daemon, Threshold
-from oomproof.remedies.other_guards import acts_below, is_first, lines, where
+from oomproof.remedies.system_advice import acts_below, is_first, lines, where
 from oomproof.units import GIB, MIB, parse_size
 
 RAM, SWAP, FLOOR = 31 * GIB, 4 * GIB, 31 * GIB * 4 // 100

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomproof.remedies.fix_files import settings_files
-from oomproof.remedies.settings_search import SettingsFile, find_settings, find_value
+from oomproof.remedies.fix_files import SettingsFile, find_settings, find_value, settings_files
 
 
 def file(name: str, text: str, problem: str = "") -> SettingsFile:

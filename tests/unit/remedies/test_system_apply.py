@@ -14,8 +14,8 @@ from fake_machine import FakeMachine
 
 from oomproof.errors import OomproofError
 from oomproof.remedies import system_apply, system_manifest
-from oomproof.remedies.system_apply import apply
-from oomproof.remedies.system_change import (
+from oomproof.remedies.system_apply import Undone, apply, undo
+from oomproof.remedies.system_facts import (
     DELEGATION_FILE,
     SWAP_FILE,
     SWAP_UNIT,
@@ -27,7 +27,6 @@ from oomproof.remedies.system_change import (
     Sysctl,
 )
 from oomproof.remedies.system_manifest import PATH, UNIT_FILE, Manifest
-from oomproof.remedies.system_undo import Undone, undo
 
 MIB = 1 << 20
 

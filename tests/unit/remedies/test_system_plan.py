@@ -21,8 +21,7 @@ from oomproof.machine.page_sample import PageSample
 from oomproof.machine.swap import Swap, Zram
 from oomproof.machine.systemd_manager import Delegation
 from oomproof.records import replace
-from oomproof.remedies.system_change import Change, SwapFile, Sysctl
-from oomproof.remedies.system_facts import SampledJob, SystemFacts, gather_system
+from oomproof.remedies.system_facts import Change, SampledJob, SwapFile, Sysctl, SystemFacts, gather_system
 from oomproof.remedies.system_plan import plan, swap_wanted
 from oomproof.units import GIB, MIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from oomproof.sweeps.plain_engine import PlainEngine
+from oomproof.sweeps.optuna_engine import PlainEngine
 from oomproof.sweeps.search_space import Parameter, SearchSpace, key_of, parse_param
 
 HIDDEN = "import sys; sys.modules['optuna'] = None; from oomproof.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
+from oomproof.records import asdict
 from oomproof.sweeps.search_space import (
     MOST_POINTS,
     Parameter,
@@ -96,9 +97,9 @@ def test_it_is_the_same_after_a_way_over_the_disk() -> None:
     space = SearchSpace(
         (parse_param("a=1,2"), parse_param("b=1e-3..1:log")), "random", "loss", "maximize", 0.9, 7
     )
-    assert space_from_json(json.loads(json.dumps(space.as_json()))) == space
+    assert space_from_json(json.loads(json.dumps(asdict(space)))) == space
     with pytest.raises(ValueError):
-        space_from_json({**space.as_json(), "method": "magic"})
+        space_from_json({**asdict(space), "method": "magic"})
 
 
 @given(st.floats(0.001, 0.999), st.floats(-5, 5), st.floats(0.1, 3), st.booleans())

@@ -8,8 +8,16 @@ import pytest
 
 from oomproof.sweeps.search_space import Parameter, SearchSpace, parse_param
 from oomproof.sweeps.sweep_trials import SweepLog, fold
-from oomproof.sweeps.time_estimate import estimate, nothing_told, seconds_left, time_knob, trials_left
-from oomproof.sweeps.trial_times import EarlierRun, expected_seconds, share_of_epochs
+from oomproof.sweeps.time_estimate import (
+    EarlierRun,
+    estimate,
+    expected_seconds,
+    nothing_told,
+    seconds_left,
+    share_of_epochs,
+    time_knob,
+    trials_left,
+)
 
 WORDS = ["python", "train.py", "--lr", "{lr}", "--epochs", "10"]
 SPACE = SearchSpace((parse_param("lr=1,2,3,4,5"),), "grid", "loss")

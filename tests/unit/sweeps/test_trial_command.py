@@ -9,7 +9,7 @@ import yaml
 
 from oomproof.errors import OomproofError
 from oomproof.sweeps.search_space import Parameter
-from oomproof.sweeps.trial_command import arguments_of, check_words, command_of, wandb_config
+from oomproof.sweeps.trial_plans import arguments_of, check_words, command_of, wandb_config
 
 LR = Parameter("lr", "values", (0.001,))
 FLAG = Parameter("amp", "values", (True, False))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
 from oomproof.plans.knobs import parse_knob
+from oomproof.records import asdict
 from oomproof.sweeps.search_space import Parameter, parse_param
-from oomproof.sweeps.trial_plans import Knobs, knobs_as_json, knobs_from_json, knobs_of, plans_of
+from oomproof.sweeps.trial_plans import Knobs, knobs_from_json, knobs_of, plans_of
 
 BATCH = parse_param("batch=16,32,64")
 WORDS = ["python", "train.py", "--batch", "{batch}", "--accum", "{accum}", "--workers", "{workers}"]
@@ -98,4 +99,4 @@ def test_what_cannot_be(
 
 def test_over_the_disk() -> None:
     knobs = knobs_of(WORDS, [BATCH], [parse_knob("workers=8,4,0")], 128)
-    assert knobs_from_json(json.loads(json.dumps(knobs_as_json(knobs)))) == knobs
+    assert knobs_from_json(json.loads(json.dumps(asdict(knobs)))) == knobs

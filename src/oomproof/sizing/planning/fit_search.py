@@ -8,8 +8,7 @@ from itertools import pairwise
 from math import isqrt
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.plans.command_template import Template
-from oomproof.plans.knobs import Knob, sacrifice_order
+from oomproof.plans.knobs import Knob, Template, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
 from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oomproof.plans.command_template import Template
-from oomproof.plans.knobs import Knob
+from oomproof.plans.knobs import Knob, Template
 from oomproof.plans.plan import Plan, batches_at_most, effective_batch, number
 from oomproof.records import dataclass
 from oomproof.sizing.planning.fit_points import NATIVE, Point, Predicted, predict

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import PLACEHOLDER, Template
-from oomproof.plans.knobs import Kind, kind_of
+from oomproof.plans.knobs import PLACEHOLDER, Kind, Template, kind_of
 from oomproof.plans.plan import Plan, number
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import seconds_per_step

@@ -33,7 +33,7 @@ from oomproof.cli.command_parser import count
 from oomproof.errors import NEVER, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
 from oomproof.machine.nvidia import driver_present
-from oomproof.plans.command_template import Template
+from oomproof.plans.knobs import Template
 from oomproof.plans.plan import Plan, check_effective, number
 from oomproof.plans.smaller_plans import argument_name
 from oomproof.printable import show_line, tell_line, terminal_columns

@@ -10,7 +10,7 @@ from typing import Any
 from oomproof.reports.table_text import folded, table
 from oomproof.sweeps.metric_sources import shown_metric
 from oomproof.sweeps.search_space import shown, text_of
-from oomproof.sweeps.sweep_order import SweepOrder
+from oomproof.sweeps.sweep_folder import SweepOrder
 from oomproof.sweeps.sweep_plan import SweepView, is_number, next_action
 from oomproof.sweeps.sweep_trials import State, SweepLog, Trial, best_trial
 from oomproof.sweeps.time_estimate import TimeEstimate, seconds_left, trials_left

@@ -23,19 +23,27 @@ nothing could be compared; 130 interrupted; that of `oomproof run` where an expe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import re
 import signal
-from collections.abc import Sequence
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Thread
 
+from oomproof.alerts.receivers import OFF
 from oomproof.diagnosis.conclusion import conclude_once
-from oomproof.errors import INTERRUPTED, USAGE, OomproofError, did_you_mean
-from oomproof.plans import command_template
+from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.own_command import OWN_COMMAND
+from oomproof.plans import knobs
 from oomproof.plans.knobs import NAME
 from oomproof.printable import tell_line, terminal_columns
-from oomproof.recording.run_folders import Run, list_runs
+from oomproof.recording.run_folders import Run, list_runs, newest_runs
 from oomproof.reports.run_tables import summarize
 from oomproof.runner.run_flags import limit, seconds
 from oomproof.sweeps.experiments.experiment_conclusion import eliminate, settings
@@ -49,8 +57,109 @@ from oomproof.sweeps.experiments.experiment_plan import (
     outcome_of,
 )
 from oomproof.sweeps.screens.experiment_table import as_json, as_markdown, as_text, end_of
-from oomproof.sweeps.verbs.experiment_run import run_experiment
 from oomproof.units import parse_duration
+
+_TICK = 0.1
+
+
+def run_experiment(
+    name: str,
+    flags: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    max_time: float | None,
+    tell: Callable[[str], None],
+) -> tuple[Run, bool]:
+    """(the run, whether it was ended because its time was over). Raises OomproofError when it did not start; on
+    KeyboardInterrupt the job is ended in order first, and the exception raised again."""
+    before = {run.id for run in newest_runs(100)}
+    process = subprocess.Popen(
+        # what a settings file says of retries would change what is being varied
+        [*OWN_COMMAND, "run", "--name", name, "--retry", "0", *flags, "--", *command],
+        env={**environment, OFF: "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # it is in output.log
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for us: we end it in order
+    )
+    tail: deque[bytes] = deque(maxlen=8)
+    assert process.stderr is not None
+    chunks = iter(partial(process.stderr.read1, 4096), b"")  # type: ignore[attr-defined]  # a progress bar has no lines
+    reader = Thread(target=tail.extend, args=(chunks,), daemon=True)
+    reader.start()
+    run: Run | None = None
+    timed_out = False
+    try:
+        while run is None and process.poll() is None:
+            run = _new_run(name, before)
+            time.sleep(_TICK)
+        if run is not None:
+            timed_out = _wait(process, run, max_time, tell)
+    except KeyboardInterrupt:
+        tell("ending the experiment in order; Ctrl-C again kills it")
+        _end(process, run or _new_run(name, before))
+        raise
+    run = run or _new_run(name, before)
+    if run is not None and run.keeper_lives():  # its front was killed: the next must not run beside it
+        _stop(run)
+    reader.join(5.0)
+    if run is None or not run.started():
+        text = b"".join(tail).decode(errors="replace").strip().removeprefix("oomproof: ")
+        raise OomproofError(text or "an experiment did not start", "", process.returncode or OUR_FAILURE)
+    return run, timed_out
+
+
+def _new_run(name: str, before: set[str]) -> Run | None:
+    return next(
+        (run for run in newest_runs(100) if run.id not in before and run.info.get("name") == name), None
+    )
+
+
+def _wait(
+    process: subprocess.Popen[bytes], run: Run, max_time: float | None, tell: Callable[[str], None]
+) -> bool:
+    """To its end, or to the end of its time, which begins with the job and not with the wait for memory."""
+    waits = False
+    deadline = None
+    while process.poll() is None:
+        if deadline is None and run.started():
+            deadline = time.monotonic() + max_time if max_time is not None else float("inf")
+        if not waits and (reasons := run.waits_for()):
+            waits = True
+            tell(f"waiting for memory: {'; '.join(reasons)}")
+        if deadline is not None and time.monotonic() >= deadline:
+            _end(process, run)
+            return True
+        time.sleep(_TICK)
+    return False
+
+
+def _end(process: subprocess.Popen[bytes], run: Run | None) -> None:
+    """As `oomproof stop` does: asked, SIGTERM, killed. A Ctrl-C meanwhile goes straight to the kill."""
+    try:
+        if run is not None:
+            _stop(run)
+        if process.poll() is None and (run is None or not run.exit()):
+            process.terminate()  # just starting, or waiting for memory
+        process.wait()
+    except KeyboardInterrupt:
+        if run is not None:
+            _stop(run, "--kill")
+        process.wait()
+        raise
+
+
+def _stop(run: Run, *flags: str) -> None:
+    with contextlib.suppress(OSError):
+        subprocess.run(
+            [*OWN_COMMAND, "stop", *flags, run.id],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
+
 
 UNSET = "unset"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -75,8 +184,7 @@ def _factor(text: str, flag: str) -> Factor:
     name, equals, listed = text.partition("=")
     if not equals or not re.fullmatch(NAME, name):
         raise OomproofError(f"cannot read {flag} {text!r}", f"write NAME=VALUE,VALUE: {example}", USAGE)
-    # a comma inside a value is written \,
-    values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
+    values = knobs.listed_values(listed)
     if is_env and len(values) == 1 and values != (UNSET,):
         values = (UNSET, *values)
     if len(values) == 1:
@@ -91,7 +199,7 @@ def _factor(text: str, flag: str) -> Factor:
 
 
 def _check_placeholders(names: Sequence[str], command: Sequence[str]) -> None:
-    used = command_template.placeholders(command)
+    used = knobs.placeholders(command)
     for name in used:
         if name not in names:
             near = did_you_mean(name, names)
@@ -99,13 +207,12 @@ def _check_placeholders(names: Sequence[str], command: Sequence[str]) -> None:
             raise OomproofError(f"nothing varies {{{name}}}{near}", hint, USAGE)
     for name in names:
         if name not in used:
-            hint = f"put {{{name}}} where its value belongs: python train.py --{name} {{{name}}}"
-            raise OomproofError(f"the command does not use {{{name}}}", hint, USAGE)
+            raise knobs.unused(name)
 
 
 def filled(command: Sequence[str], factors: Sequence[Factor], values: Values) -> list[str]:
     known = {factor.name: value for factor, value in zip(factors, values, strict=True) if not factor.is_env}
-    return command_template.filled(command, known)
+    return knobs.filled(command, known)
 
 
 def environment_of(factors: Sequence[Factor], values: Values, environment: dict[str, str]) -> dict[str, str]:

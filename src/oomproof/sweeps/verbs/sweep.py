@@ -45,9 +45,8 @@ from oomproof.recording.state_files import write_json
 from oomproof.sweeps import sweep_folder
 from oomproof.sweeps.optuna_engine import check_installed
 from oomproof.sweeps.screens import sweep_screen
-from oomproof.sweeps.sweep_folder import ACTIONS, Sweep
+from oomproof.sweeps.sweep_folder import ACTIONS, Sweep, SweepOrder, order_of
 from oomproof.sweeps.sweep_loop import Interrupts, SweepLoop
-from oomproof.sweeps.sweep_order import SweepOrder, order_of
 from oomproof.sweeps.sweep_trials import QUEUED, SETTINGS, SweepLog, take
 from oomproof.sweeps.verbs.sweep_flags import CHANGEABLE, NEW, add_flags, changed_settings, new_sweep
 from oomproof.units import parse_duration
@@ -276,8 +275,7 @@ def _estimate(arguments: argparse.Namespace, name: str | None) -> int:
 
 
 def _print_estimate(sweep: Sweep, order: SweepOrder, log: SweepLog, as_json: bool) -> int:
-    from oomproof.sweeps.time_estimate import nothing_told
-    from oomproof.sweeps.trial_times import measured_estimate
+    from oomproof.sweeps.time_estimate import measured_estimate, nothing_told
 
     told = measured_estimate(order, log, str(sweep.info().get("cwd") or ""), time.time())
     if told is None:

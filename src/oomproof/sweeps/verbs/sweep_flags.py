@@ -16,10 +16,8 @@ from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
 from oomproof.runner import run_flags
 from oomproof.sweeps.search_space import METHODS, SearchSpace, checked_space, default_method, parse_param
-from oomproof.sweeps.sweep_folder import check_name, new_name
-from oomproof.sweeps.sweep_order import SweepOrder
-from oomproof.sweeps.trial_command import check_words, command_of
-from oomproof.sweeps.trial_plans import knobs_of, plans_of
+from oomproof.sweeps.sweep_folder import SweepOrder, check_name, new_name
+from oomproof.sweeps.trial_plans import check_words, command_of, knobs_of, plans_of
 from oomproof.sweeps.wandb_sweep import SweepFile, read_sweep_file
 
 _RUN_CHECKS = {

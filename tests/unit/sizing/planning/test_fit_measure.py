@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import template_of
+from oomproof.plans.knobs import template_of
 from oomproof.plans.plan import Plan
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.host_figures import HostFigures

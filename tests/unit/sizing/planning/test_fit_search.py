@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.plans.command_template import template_of
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import parse_knob, template_of
 from oomproof.plans.plan import Plan
 from oomproof.records import replace
 from oomproof.sizing.planning.fit_points import Point, predict

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomproof.plans.command_template import template_of
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import parse_knob, template_of
 from oomproof.plans.plan import Plan
 from oomproof.sizing.planning.step_times import Pace, pace_note, plan_in, step_text, step_time
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.plans.command_template import template_of
-from oomproof.plans.knobs import parse_knob
+from oomproof.plans.knobs import parse_knob, template_of
 from oomproof.plans.plan import Plan
 from oomproof.records import replace
 from oomproof.sizing.fit_verdict import card_of, ram_of

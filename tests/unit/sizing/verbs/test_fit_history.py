@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.plans.command_template import template_of
+from oomproof.plans.knobs import template_of
 from oomproof.recording import schema
 from oomproof.recording.run_folders import runs_folder
 from oomproof.sizing.planning.step_times import paces_of, usual_batch

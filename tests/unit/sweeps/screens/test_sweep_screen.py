@@ -7,7 +7,7 @@ from typing import Any
 
 from oomproof.sweeps.screens.sweep_screen import as_json, as_text, estimate_text, list_text
 from oomproof.sweeps.search_space import SearchSpace, parse_param
-from oomproof.sweeps.sweep_order import SweepOrder
+from oomproof.sweeps.sweep_folder import SweepOrder
 from oomproof.sweeps.sweep_trials import SweepLog, fold
 from oomproof.sweeps.time_estimate import estimate
 from oomproof.sweeps.trial_plans import Knobs
