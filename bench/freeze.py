@@ -37,7 +37,7 @@ from lab import (
 from virtual_lab import IN_GUEST, JOBS, virtual
 
 from oomproof.guard import detect_pause
-from oomproof.guard.view import Facts, Settings
+from oomproof.guard.view import PolicyInput, Settings
 
 # --- the replay ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     act = next(line for line in lines if line["action"] == "pause")
     given = read_json(attempt.parent / "run.json")["settings"]
     settings = Settings(margin=given["margin"], floor=given["floor"], grace=given["grace"])
-    facts = Facts(**act["facts"])
+    facts = PolicyInput(**act["facts"])
     line = detect_pause.pause_threshold(settings, facts)
     base = facts.available + bisect.bisect_right(times, facts.t) * MIB
     crossed = next((t for index, t in enumerate(times) if base - (index + 1) * MIB <= line), facts.t)

@@ -46,7 +46,7 @@ from lab import (
 
 from oomproof.guard import ladder
 from oomproof.guard.detect_limit import default_limit_floor
-from oomproof.guard.view import Done, Facts, Settings
+from oomproof.guard.view import ActionHistory, PolicyInput, Settings
 from oomproof.own_command import OWN_COMMAND
 
 # Root without CAP_IPC_LOCK and with Debian's default limit: mlockall fails, as it does for an ordinary user.
@@ -257,8 +257,8 @@ def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: floa
     low, high = 0, case.size
     while high - low > 64 * 1024:
         middle = (low + high) // 2
-        moment = Facts(**{**facts, "rate": rate, "limit_rate": rate, "shrink": rate, name: middle})
-        acts = ladder.choose(settings, moment, Done()).kind in ("term", "kill")
+        moment = PolicyInput(**{**facts, "rate": rate, "limit_rate": rate, "shrink": rate, name: middle})
+        acts = ladder.choose(settings, moment, ActionHistory()).kind in ("term", "kill")
         low, high = (middle, high) if acts else (low, middle)
     return low
 

@@ -20,7 +20,7 @@ from oomproof.guard.action_text import why
 from oomproof.guard.detect_resume import RESUME_INTERVAL
 from oomproof.guard.view import (
     Action,
-    Done,
+    ActionHistory,
     JobKey,
     JobState,
     JobView,
@@ -85,8 +85,8 @@ class Mix:
         self.t, self.slow = 0.0, slow
         self.free: list[float] = []
         self.states: dict[int, JobState] = {}
-        self.pauses: dict[JobKey, Done] = {}  # of the machine's guard
-        self.theirs: dict[int, dict[JobKey, Done]] = {}  # what each run makes of unmanaged jobs
+        self.pauses: dict[JobKey, ActionHistory] = {}  # of the machine's guard
+        self.theirs: dict[int, dict[JobKey, ActionHistory]] = {}  # what each run makes of unmanaged jobs
         self.waited: set[JobKey] = set()
         self.known: list[tuple[float, list[UnmanagedView]]] = []  # from when on, what a look found
         self.looked = self.acted = self.searched = self.asked = float("-inf")

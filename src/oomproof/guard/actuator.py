@@ -8,7 +8,7 @@ from oomproof.guard import action_text, detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.trial_processes import end_trial
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import Action, Facts, Figures
+from oomproof.guard.view import Action, Figures, PolicyInput
 from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM, TRIAL, WARN, WITHDRAW, ActionReason
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
@@ -27,7 +27,7 @@ class Actuator:
         self._guarded, self._unmanaged = guarded, unmanaged
         self._trial_ended = -_GIVEN_BACK
 
-    def act(self, action: Action, facts: Facts) -> bool:
+    def act(self, action: Action, facts: PolicyInput) -> bool:
         """False when it is not the time for it: another guard acted a moment ago, or the user took the pause over."""
         guarded = self._guarded
         if action.kind == WITHDRAW:
@@ -87,7 +87,7 @@ class Actuator:
             "others_growth": action.others_growth,
         }
 
-    def afterwards(self, action: Action, facts: Facts, was_paused: bool) -> None:
+    def afterwards(self, action: Action, facts: PolicyInput, was_paused: bool) -> None:
         """The mark on disk, the word to the other runs, the event, the line to the user."""
         guarded, why = self._guarded, self.why(action)
         if action.kind == WITHDRAW:

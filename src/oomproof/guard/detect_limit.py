@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.view import NONE, Action, Facts, Figures, Settings
+from oomproof.guard.view import NONE, Action, ActionHistory, Figures, PolicyInput, Settings
 from oomproof.leaf.action_kinds import KILL, NEAR_LIMIT, REQUEST, TERM, WARN
 from oomproof.units import MIB
 
@@ -25,7 +25,7 @@ def default_limit_floor(limit: int) -> int:
     return max(min(2 * MIB, int(limit * LIMIT_SHARE)), limit // 400)
 
 
-def on_limit(settings: Settings, facts: Facts) -> Action:
+def on_limit(settings: Settings, facts: PolicyInput, _: ActionHistory) -> Action:
     """The job's own limit. Only growth is acted on: a job that sits just below its limit is fine there."""
     available = facts.limit_headroom
     if available is None or settings.limit is None:

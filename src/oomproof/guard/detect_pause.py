@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomproof.guard.turn_depth import turn_floor
-from oomproof.guard.view import Action, Done, Facts, Settings, grows, ours, shortage
+from oomproof.guard.pause_thresholds import turn_floor
+from oomproof.guard.view import NONE, Action, ActionHistory, PolicyInput, Settings, grows, ours, shortage
 from oomproof.leaf.action_kinds import OTHERS_GROWTH, PAUSE, RUNS_CONTINUE, UNMANAGED_NEED
 from oomproof.records import replace
 
@@ -22,7 +22,7 @@ PAUSE_STALLED = 0.10
 RESUME_SECONDS = 3.0
 
 
-def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
+def can_pause(settings: Settings, facts: PolicyInput, state: ActionHistory) -> bool:
     """Whether a pause of this job could help anybody, now or when the threshold is reached."""
     if settings.watch_only or settings.protected or settings.pause_max <= 0:
         return False
@@ -36,19 +36,19 @@ def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
 
 
-def is_waited_for(facts: Facts) -> bool:
+def is_waited_for(facts: PolicyInput) -> bool:
     """The last that runs while others are paused: they have stopped for it, and what it needs may be all that is left."""
     return facts.running == 0 and (facts.waiting > 0 or facts.unmanaged_wait)
 
 
-def for_the_last(settings: Settings, facts: Facts) -> Settings:
+def for_the_last(settings: Settings, facts: PolicyInput) -> Settings:
     """Such a job may take half of the floor, and more at later turns."""
     if not is_waited_for(facts):
         return settings
     return replace(settings, floor=turn_floor(settings.floor, facts.pauses))
 
 
-def will_fit(settings: Settings, facts: Facts) -> bool:
+def will_fit(settings: Settings, facts: PolicyInput) -> bool:
     """What it has yet to take is known, and leaves a part of the floor: then neither a pause nor an end helps anybody."""
     left = yet_to_take(settings, facts)
     if left is None or not ours(facts):
@@ -56,27 +56,27 @@ def will_fit(settings: Settings, facts: Facts) -> bool:
     return facts.available + facts.swap_free - facts.pending - left > settings.floor / 4
 
 
-def yet_to_take(settings: Settings, facts: Facts) -> int | None:
+def yet_to_take(settings: Settings, facts: PolicyInput) -> int | None:
     """Of what it needs, where that is known and was not exceeded; needs are told in round figures."""
     if settings.need is None or facts.use > settings.need + settings.floor // 16:
         return None
     return max(0, settings.need - facts.use)
 
 
-def pause_threshold(settings: Settings, facts: Facts) -> int:
+def pause_threshold(settings: Settings, facts: PolicyInput) -> int:
     growth = max(0.0, facts.shrink)
     highest = max(settings.margin, settings.floor + growth * _LEAST_SECONDS)
     return int(min(highest, settings.floor + growth * PAUSE_REACTION_SECONDS))
 
 
-def pause_is_due(settings: Settings, facts: Facts) -> bool:
+def pause_is_due(settings: Settings, facts: PolicyInput) -> bool:
     stalled = facts.stall > PAUSE_STALLED and facts.available <= settings.floor
     if stalled:
         return True
     return facts.shrink > 0 and facts.available + facts.swap_free <= pause_threshold(settings, facts)
 
 
-def resume_headroom(settings: Settings, facts: Facts) -> int:
+def resume_headroom(settings: Settings, facts: PolicyInput) -> int:
     """RAM that must be available before a job paused now is resumed."""
     line = pause_threshold(settings, facts)
     left = yet_to_take(settings, facts)
@@ -86,7 +86,12 @@ def resume_headroom(settings: Settings, facts: Facts) -> int:
     return min(line + hysteresis, settings.margin + settings.floor)
 
 
-def pause(settings: Settings, facts: Facts) -> Action:
+def on_growth(settings: Settings, facts: PolicyInput, state: ActionHistory) -> Action:
+    """A pause, where one helps and is due."""
+    if not can_pause(settings, facts, state) or will_fit(settings, facts):
+        return NONE
+    if not pause_is_due(for_the_last(settings, facts), facts):
+        return NONE
     figures = shortage(facts)
     if not facts.running and not ours(facts):
         return Action(PAUSE, OTHERS_GROWTH, figures, "machine")
@@ -98,7 +103,7 @@ def pause(settings: Settings, facts: Facts) -> Action:
     return Action(PAUSE, RUNS_CONTINUE, figures, "machine")
 
 
-def after_pause(settings: Settings, facts: Facts, state: Done) -> Done:
+def after_pause(settings: Settings, facts: PolicyInput, state: ActionHistory) -> ActionHistory:
     """The state after the job was paused."""
     return replace(
         state,

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from oomproof.guard.turn_depth import PARTS, line_beside_a_turn
-from oomproof.guard.view import NONE, STALLED, Action, Done, Facts, Settings, headroom, shortage
+from oomproof.guard.pause_thresholds import PARTS, line_beside_a_turn
+from oomproof.guard.view import (
+    NONE,
+    STALLED,
+    Action,
+    ActionHistory,
+    PolicyInput,
+    Settings,
+    headroom,
+    shortage,
+)
 from oomproof.leaf.action_kinds import (
     DEADLOCK,
     HEADROOM_BACK,
@@ -31,13 +40,13 @@ _SECONDS_LEFT = 0.5  # of the machine's growth: who takes nothing is ended as la
 SETTLE = 1.0  # seconds after a pause before its effect is judged
 
 
-def headroom_is_back(facts: Facts, state: Done) -> bool:
+def headroom_is_back(facts: PolicyInput, state: ActionHistory) -> bool:
     """RAM only: what was pushed out must come back into it. What is reserved for those that run is theirs."""
     own = state.resume_headroom + max(0, facts.swap - state.paused_swap)
     return facts.available - facts.pending >= own
 
 
-def end_line(settings: Settings, facts: Facts) -> float:
+def end_line(settings: Settings, facts: PolicyInput) -> float:
     """At so much left a job that takes nothing is ended for others' growth: whoever grows may be paused a moment later."""
     if facts.stall > STALLED or not (facts.unmanaged_wait or facts.searching):
         return settings.floor / 2
@@ -46,7 +55,7 @@ def end_line(settings: Settings, facts: Facts) -> float:
     return max(settings.floor / 4, min(settings.floor / 2, facts.shrink * _SECONDS_LEFT))
 
 
-def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
+def while_paused(settings: Settings, facts: PolicyInput, state: ActionHistory) -> Action:
     """A job that is paused: the ladder continues below it when pausing was not enough, else it waits for its headroom."""
     if settings.watch_only:
         return NONE
@@ -93,26 +102,28 @@ def _resume(reason: ActionReason, waited: float, gave_up: bool) -> Action:
     return Action(RESUME, reason, {"waited": waited}, "machine", gave_up)
 
 
-def _will_end(settings: Settings, facts: Facts) -> bool:
+def _will_end(settings: Settings, facts: PolicyInput) -> bool:
     """Most of the growth is of runs whose need is known, and leaves a part of the floor when it is reached."""
     return facts.known_rate >= facts.shrink / 2 and facts.available - facts.pending > settings.floor / 8
 
 
-def _is_stuck(settings: Settings, facts: Facts, state: Done) -> bool:
+def _is_stuck(settings: Settings, facts: PolicyInput, state: ActionHistory) -> bool:
     """All wait for each other, some of them jobs that are not ours to end, and nobody has had a turn for a long while."""
     if state.alone_since is None or facts.t - state.alone_since < STUCK_SECONDS or state.term_at is not None:
         return False
     return facts.my_turn and facts.use >= settings.floor / 8 and (facts.unmanaged_wait or facts.waiting > 0)
 
 
-def after_resume(state: Done, gave_up: bool = False) -> Done:
+def after_resume(state: ActionHistory, gave_up: bool = False) -> ActionHistory:
     """The state after it was resumed, by whomever."""
     return replace(
         state, paused_at=None, headroom_since=None, alone_since=None, gave_up=state.gave_up or gave_up
     )
 
 
-def kept(settings: Settings, facts: Facts, state: Done, limit: float | None) -> Done:
+def update_pause(
+    settings: Settings, facts: PolicyInput, state: ActionHistory, limit: float | None
+) -> ActionHistory:
     """What changed about the pause since the last look: the headroom, a time limit, the user's own word."""
     paused_at = state.paused_at
     if paused_at is None:

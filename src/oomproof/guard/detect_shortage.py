@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import TERM_SECONDS
-from oomproof.guard.detect_pause import for_the_last
+from oomproof.guard.detect_pause import can_pause, for_the_last, will_fit
 from oomproof.guard.detect_resume import end_line
-from oomproof.guard.view import NONE, STALLED, Action, Facts, Figures, Settings, headroom, ours, shortage
+from oomproof.guard.view import (
+    NONE,
+    STALLED,
+    Action,
+    ActionHistory,
+    Figures,
+    PolicyInput,
+    Settings,
+    headroom,
+    ours,
+    shortage,
+)
 from oomproof.leaf.action_kinds import BELOW_MARGIN, KILL, OTHERS_GROWTH, OWN_GROWTH, REQUEST, TERM, WARN
+from oomproof.records import replace
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
 # Longer is no safer: a burst that would have ended by itself is then ended for nothing.
@@ -19,8 +31,17 @@ LASTING_SECONDS = 10.0
 _GOES_ON = 1 / 8  # of the growth that lasted: below that it has just ended
 
 
-def on_machine(settings: Settings, facts: Facts) -> Action:
-    """The machine's floor. Whose growth it is decides who is touched, and when."""
+def on_machine(settings: Settings, facts: PolicyInput, state: ActionHistory) -> Action:
+    """The machine's floor; only a warning while a pause is still to come, which costs less, and where the job will fit."""
+    action = _on_floor(settings, facts)
+    if action.kind not in (REQUEST, TERM, KILL):
+        return action
+    spared = will_fit(settings, facts) or can_pause(settings, facts, state)
+    return replace(action, kind=WARN) if spared else action
+
+
+def _on_floor(settings: Settings, facts: PolicyInput) -> Action:
+    """Whose growth it is decides who is touched, and when."""
     available = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
     floor = for_the_last(settings, facts).floor
@@ -55,13 +76,13 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
     return NONE
 
 
-def _is_filled(settings: Settings, facts: Facts, available: int) -> bool:
+def _is_filled(settings: Settings, facts: PolicyInput, available: int) -> bool:
     """Whether others still take what is left: a job that only holds is not ended because others hold the rest."""
     lasting = max(0.0, min(facts.shrink, facts.drain))
     return facts.stall > STALLED or available - lasting * LASTING_SECONDS <= settings.floor / 8
 
 
-def _reaches(facts: Facts, gap: float) -> bool:
+def _reaches(facts: PolicyInput, gap: float) -> bool:
     """Whether this job's growth soon takes that much more."""
     if facts.rate <= 0 or facts.rate < facts.sustained * _GOES_ON:
         return False
@@ -69,7 +90,7 @@ def _reaches(facts: Facts, gap: float) -> bool:
     return soon >= gap
 
 
-def _ask_threshold(settings: Settings, facts: Facts) -> float:
+def _ask_threshold(settings: Settings, facts: PolicyInput) -> float:
     """What the growth takes within the grace, above the floor; a trickle is let come half a floor nearer."""
     taken_then = facts.sustained * settings.grace
     base = settings.floor if taken_then >= settings.floor / 2 else settings.floor / 2

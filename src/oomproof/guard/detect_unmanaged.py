@@ -15,18 +15,20 @@ from oomproof.guard.detect_resume import (
     SETTLE,
     SOON,
     after_resume,
-    kept,
+    update_pause,
     while_paused,
 )
-from oomproof.guard.turn_depth import PARTS, turn_floor
+from oomproof.guard.pause_thresholds import PARTS, turn_floor
+from oomproof.guard.policy_input import alone
 from oomproof.guard.view import (
     NONE,
     STALLED,
     Action,
-    Done,
-    Facts,
+    ActionHistory,
     Figures,
     JobKey,
+    JobView,
+    PolicyInput,
     Settings,
     UnmanagedView,
     View,
@@ -58,22 +60,24 @@ _TURN_WAIT, _TURN_WAIT_ALONE = 5.0, 15.0
 _MOST_DOUBLINGS = 6
 _KINDS = {RESUME: RESUME_UNMANAGED, TERM: TERM_UNMANAGED, KILL: KILL_UNMANAGED}
 
-Pauses = Mapping[JobKey, Done]
+Pauses = Mapping[JobKey, ActionHistory]
 
 
-def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action], dict[JobKey, Done]]:
+def decide(
+    settings: Settings, view: View, pauses: Pauses
+) -> tuple[list[Action], dict[JobKey, ActionHistory]]:
     """Settings are those of the guard that looks. One job is paused at a time, the one that grows most; they resume oldest
     first, one after the other."""
     settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
-    remembered: dict[JobKey, Done] = {}
+    remembered: dict[JobKey, ActionHistory] = {}
     for job in sorted(view.unmanaged, key=_age, reverse=True):  # the oldest runs longest
-        done = pauses.get(job.key, Done())
-        facts = _facts(settings, view, job, done)
+        done = pauses.get(job.key, ActionHistory())
+        facts = _input(settings, view, job, done)
         action = NONE
         if job.paused == "guard" or done.paused_at is not None:
             bar = done.resume_headroom
-            done = kept(settings, facts, _after_a_while(settings, view.t, done), None)
+            done = update_pause(settings, facts, _after_a_while(settings, view.t, done), None)
             # without a run unmanaged jobs may need the rest among themselves: see _may_try
             done = replace(done, for_ours=done.for_ours and bool(facts.running), for_unmanaged=False)
             if done.paused_at is not None:
@@ -102,7 +106,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
     return actions, {**gave_up, **remembered}
 
 
-def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
+def _after_a_while(settings: Settings, t: float, done: ActionHistory) -> ActionHistory:
     """Nobody may ever give back what it asks for: those who hold it may be paused too. Then a third of what is above the floor
     is enough, about a second of its growth; it is paused again at the same threshold."""
     if done.paused_at is None or t - done.paused_at < _LONG_WAIT:
@@ -111,16 +115,16 @@ def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
     return replace(done, resume_headroom=settings.floor + above // 3)
 
 
-def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, pauses: Pauses) -> bool:
+def _may_try(settings: Settings, view: View, facts: PolicyInput, job: UnmanagedView, pauses: Pauses) -> bool:
     """Whether a paused job is let run although its headroom is not there: no run and nobody who was let run like this is left
     to free any; runs that are paused too wait for the same. It may have loaded all it needs; if it grows on, it is paused again and waits twice as
     long."""
-    done = pauses.get(job.key, Done())
+    done = pauses.get(job.key, ActionHistory())
     if done.paused_at is None or facts.running or not _is_oldest(view, job) or settings.watch_only:
         return False
     if done.headroom_since is not None and not facts.resume_turn:
         return False  # a paused run is about to have it
-    if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
+    if any(not other.paused and pauses.get(other.key, ActionHistory()).pauses for other in view.unmanaged):
         return False
     stuck = _is_stuck(settings, view, done)
     if (view.available <= settings.floor / PARTS[-1] and not stuck) or view.stall > PAUSE_STALLED:
@@ -134,7 +138,7 @@ def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, p
     return done.alone_since is not None and view.t - done.alone_since >= wait
 
 
-def _is_stuck(settings: Settings, view: View, done: Done) -> bool:
+def _is_stuck(settings: Settings, view: View, done: ActionHistory) -> bool:
     """All wait for each other, and the first has had its turns, or nothing is left for one: a pause would only keep them all for an hour. A run of
     ours is no part of it, unless its end would free next to nothing: then nobody ends it either (detect_resume.STUCK_SECONDS)."""
     had_its_turns = done.pauses > len(PARTS) or view.available <= settings.floor / PARTS[-1]
@@ -147,11 +151,11 @@ def longest(settings: Settings) -> float:
     return min(settings.pause_max, settings.unmanaged_pause_max)
 
 
-def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobKey, Done]:
+def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobKey, ActionHistory]:
     """What is remembered after an action."""
     assert action.unmanaged is not None and action.facts is not None
     key, facts = action.unmanaged.key, action.facts
-    done = pauses.get(key, Done())
+    done = pauses.get(key, ActionHistory())
     if action.kind == PAUSE_UNMANAGED:
         done = after_pause(replace(settings, pause_max=longest(settings), need=None), facts, done)
     else:
@@ -170,14 +174,14 @@ def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobK
     return {**others, key: done}
 
 
-def failed(action: Action, pauses: Pauses) -> dict[JobKey, Done]:
+def failed(action: Action, pauses: Pauses) -> dict[JobKey, ActionHistory]:
     """It could not be paused: then it is left alone, and the ladder of our own jobs continues."""
     assert action.unmanaged is not None
     key = action.unmanaged.key
-    return {**pauses, key: replace(pauses.get(key, Done()), gave_up=True)}
+    return {**pauses, key: replace(pauses.get(key, ActionHistory()), gave_up=True)}
 
 
-def may_pause(settings: Settings, view: View, job: UnmanagedView, done: Done) -> bool:
+def may_pause(settings: Settings, view: View, job: UnmanagedView, done: ActionHistory) -> bool:
     if settings.watch_only or settings.pause_max <= 0 or not settings.pause_unmanaged:
         return False
     if job.tie or job.paused or done.gave_up:
@@ -194,7 +198,7 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
     if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
         return True
     if can_wait and any(
-        may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
+        may_pause(settings, view, job, pauses.get(job.key, ActionHistory())) for job in view.unmanaged
     ):
         return True
     return paused_elsewhere_now(view, pauses) or pause_is_enough(settings, view, pauses)
@@ -202,14 +206,14 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
 
 def paused_elsewhere_now(view: View, pauses: Pauses) -> bool:
     """Whether another guard paused an unmanaged job a moment ago: the effect is still to be seen."""
-    paused = (pauses.get(job.key, Done()).paused_elsewhere for job in view.unmanaged)
+    paused = (pauses.get(job.key, ActionHistory()).paused_elsewhere for job in view.unmanaged)
     return any(since is not None and view.t - since < SETTLE for since in paused)
 
 
 def pause_is_enough(settings: Settings, view: View, pauses: Pauses) -> bool:
     """Whether an unmanaged job was paused a moment ago, or is paused and nothing fills the machine any more."""
     for job in view.unmanaged:
-        paused_at = pauses.get(job.key, Done()).paused_at
+        paused_at = pauses.get(job.key, ActionHistory()).paused_at
         just_now = paused_at is not None and view.t - paused_at < SETTLE
         if job.paused and (just_now or not _is_pressing(settings, view, headroom(settings, view))):
             return True
@@ -225,7 +229,9 @@ def _is_pressing(settings: Settings, view: View, left: int) -> bool:
     return lasting > 0 and left - lasting * SOON <= settings.floor / 4
 
 
-def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Action:
+def _end(
+    settings: Settings, view: View, facts: PolicyInput, job: UnmanagedView, done: ActionHistory
+) -> Action:
     """One that could not be paused, or whose pause did not help, and that fills the machine. Only where that is allowed."""
     if (
         not settings.may_end_unmanaged
@@ -244,29 +250,24 @@ def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done:
     return Action(TERM, OWN_GROWTH, _growth(facts), "machine") if done.term_at is None else NONE
 
 
-def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Facts:
-    ours = (*view.jobs, *view.others)
-    return Facts(
-        t=view.t,
-        available=view.available,
-        swap_free=view.swap_free,
-        stall=view.stall,
-        use=job.use,
-        rate=job.rate,
-        sustained=job.rate,
-        shrink=view.shrink,
+def _input(settings: Settings, view: View, job: UnmanagedView, done: ActionHistory) -> PolicyInput:
+    runs = (*view.jobs, *view.others)
+    paused = "guard" if job.paused == "guard" else ""
+    seen = JobView(job.name, job.use, job.rate, paused, sustained=job.rate, swap=job.swap)
+    return replace(
+        alone(view, seen),
         drain=view.drain,
         my_turn=settings.may_end_unmanaged,
         resume_turn=not _waits_for_runs(view, job, done) and _is_oldest(view, job),
-        running=sum(not run.paused for run in ours),
-        pending=sum(run.pending for run in ours if not run.paused),
+        running=sum(not run.paused for run in runs),
+        pending=sum(run.pending for run in runs if not run.paused),
         others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
-        paused="guard" if job.paused == "guard" else "",
-        swap=job.swap,
     )
 
 
-def _last_one(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Settings:
+def _last_one(
+    settings: Settings, view: View, facts: PolicyInput, job: UnmanagedView, done: ActionHistory
+) -> Settings:
     """One that runs alone while all others wait for it may take half of the floor, and more at each turn: it may be nearly done, and if nobody may go
     on, one of them has to die."""
     others = [other for other in view.unmanaged if other.key != job.key]
@@ -293,7 +294,7 @@ def _age(job: UnmanagedView) -> tuple[int, int]:
     return start, pid
 
 
-def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:
+def _waits_for_runs(view: View, job: UnmanagedView, done: ActionHistory) -> bool:
     """Runs that their guards paused are resumed first: they were there before. Those of other users have a minute for it from
     when there is headroom: what they say of themselves is theirs to say, and must not keep somebody else waiting."""
     paused = [run for run in (*view.jobs, *view.others) if run.paused == "guard"]
@@ -302,5 +303,5 @@ def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:
     return bool(paused) and done.headroom_since is not None and view.t - done.headroom_since < _OTHERS_FIRST
 
 
-def _growth(facts: Facts) -> Figures:
+def _growth(facts: PolicyInput) -> Figures:
     return {**shortage(facts), "rate": facts.rate}

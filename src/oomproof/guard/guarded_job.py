@@ -41,7 +41,7 @@ class Look:
 
 
 @dataclass
-class Moment:
+class LatestReading:
     """The newest reading, for the status line and the sampler."""
 
     t: float = 0.0
@@ -92,7 +92,7 @@ class GuardedJob:
         self.growth = JobGrowth(settings)
         self.is_asked = False  # a request to stop stands, and is taken back in time
         self._counts_bursts = job.is_exact and job.most_charged() is not None
-        self.moment = Moment()
+        self.moment = LatestReading()
         self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
         self.on_change: Callable[[], None] | None = None  # when it is no longer calm
 

@@ -1,47 +1,46 @@
-"""The ladder of one job: which action this moment calls for, and which may be taken now."""
+"""The ladder of one job: the rules that are asked, and which of their actions may be taken now."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oomproof.guard.detect_limit import on_limit
-from oomproof.guard.detect_pause import after_pause, can_pause, for_the_last, pause, pause_is_due, will_fit
+from oomproof.guard.detect_pause import after_pause, on_growth
 from oomproof.guard.detect_resume import after_resume, while_paused
 from oomproof.guard.detect_shortage import on_machine
-from oomproof.guard.view import NONE, Action, Done, Facts, Settings
+from oomproof.guard.view import NONE, Action, ActionHistory, PolicyInput, Settings
 from oomproof.leaf.action_kinds import KILL, NOTHING, PAUSE, REQUEST, TERM, WARN, ActionKind
 from oomproof.records import replace
 
+Rule = Callable[[Settings, PolicyInput, ActionHistory], Action]
+# Of a job that runs. Each says what it calls for, or NONE; the highest of them counts, and the first of equal ones.
+RULES: tuple[Rule, ...] = (on_limit, on_machine, on_growth)
 LADDER = (NOTHING, WARN, REQUEST, PAUSE, TERM, KILL)
+_WITHOUT_PAUSES = ActionHistory(gave_up=True)
 
 
-def wanted(settings: Settings, facts: Facts) -> Action:
-    """The action this moment calls for, whatever was done before."""
-    limit, machine = on_limit(settings, facts), on_machine(settings, facts)
-    if machine.kind in (REQUEST, TERM, KILL) and will_fit(settings, facts):
-        machine = replace(machine, kind=WARN)
-    return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
+def _highest(settings: Settings, facts: PolicyInput, state: ActionHistory) -> Action:
+    return max((rule(settings, facts, state) for rule in RULES), key=lambda action: LADDER.index(action.kind))
 
 
-def choose(settings: Settings, facts: Facts, state: Done) -> Action:
+def wanted(settings: Settings, facts: PolicyInput) -> Action:
+    """The action this moment calls for, whatever was done before and if no pause helped."""
+    return _highest(settings, facts, _WITHOUT_PAUSES)
+
+
+def choose(settings: Settings, facts: PolicyInput, state: ActionHistory) -> Action:
     """The action to take now; each action is taken once, a lower one never after a higher one."""
     if state.killed_at is not None:
         return NONE
     if facts.paused:
         return while_paused(settings, facts, state)
-    if can_pause(settings, facts, state) and not will_fit(settings, facts):
-        limit, machine = on_limit(settings, facts), on_machine(settings, facts)
-        if pause_is_due(for_the_last(settings, facts), facts):
-            machine = pause(settings, facts)
-        elif machine.kind in (REQUEST, TERM, KILL):  # a pause is still to come, and it costs less
-            machine = replace(machine, kind=WARN)
-        action = machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
-        return NONE if _already(state, action.kind, facts.t) else action
-    action = _escalate(settings, facts, state, wanted(settings, facts))
+    action = _escalate(settings, facts, state, _highest(settings, facts, state))
     if settings.watch_only and action.kind not in (NOTHING, WARN):
         action = replace(action, kind=WARN)
     return NONE if _already(state, action.kind, facts.t) else action
 
 
-def _escalate(settings: Settings, facts: Facts, state: Done, action: Action) -> Action:
+def _escalate(settings: Settings, facts: PolicyInput, state: ActionHistory, action: Action) -> Action:
     """A SIGTERM that was not answered within the grace is followed by the kill, unless the danger has passed."""
     if state.term_at is None or action.kind == KILL:
         return action
@@ -51,7 +50,7 @@ def _escalate(settings: Settings, facts: Facts, state: Done, action: Action) -> 
     return action
 
 
-def _already(state: Done, kind: ActionKind, t: float) -> bool:
+def _already(state: ActionHistory, kind: ActionKind, t: float) -> bool:
     if kind == WARN:
         recently = state.warned_at is not None and t - state.warned_at < 600
         return recently or state.asked_at is not None or state.term_at is not None
@@ -64,7 +63,7 @@ def _already(state: Done, kind: ActionKind, t: float) -> bool:
     return kind == NOTHING
 
 
-def taken(settings: Settings, action: Action, facts: Facts, state: Done) -> Done:
+def taken(settings: Settings, action: Action, facts: PolicyInput, state: ActionHistory) -> ActionHistory:
     """The state after that action was carried out."""
     if action.kind == PAUSE:
         return after_pause(settings, facts, state)

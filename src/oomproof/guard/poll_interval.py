@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from oomproof.guard.view import Facts, JobView, Settings, View, headroom, is_near
+from oomproof.guard.view import JobView, PolicyInput, Settings, View, headroom, is_near
 from oomproof.records import dataclass
 from oomproof.units import MIB
 
@@ -47,8 +47,8 @@ class Glances:
 
 def poll_seconds(
     settings: Settings,
-    machine: View | Facts,
-    job: JobView | Facts,
+    machine: View | PolicyInput,
+    job: JobView | PolicyInput,
     still: bool = False,
     glanced_at: bool = False,
 ) -> float:

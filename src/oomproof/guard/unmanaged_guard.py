@@ -16,7 +16,7 @@ from oomproof.errors import OomproofError
 from oomproof.guard import action_text, detect_unmanaged
 from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
+from oomproof.guard.view import Action, ActionHistory, JobKey, Settings, UnmanagedView, View, is_near
 from oomproof.leaf.action_kinds import KILL_UNMANAGED, PAUSE_UNMANAGED, RESUME_UNMANAGED, TERM_UNMANAGED
 from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
@@ -85,7 +85,7 @@ class UnmanagedGuard:
         self.growth = UnmanagedGrowth(inside, tie=tie, prefer=self._is_preferred, holding=holding)
         self._pauses: UnmanagedPauses | None = None
         self._lock = threading.Lock()
-        self.state: dict[JobKey, Done] = {}
+        self.state: dict[JobKey, ActionHistory] = {}
         self._resumed: dict[JobKey, FollowedJob] = {}  # by us, while they live: they can free memory
         self._paused: dict[JobKey, FollowedJob] = {}
         self._waited: dict[JobKey, UnmanagedView] = {}  # resumed by another guard, while they live

@@ -96,7 +96,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PolicyInput:
     """One job's moment, with its turn among the others: what its detectors go by. Rates are bytes per second."""
 
     t: float
@@ -134,7 +134,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionHistory:
     """What was already done to a job in this shortage."""
 
     warned_at: float | None = None
@@ -163,7 +163,7 @@ class Done:
 class JobState:
     """What the policy remembers of one job from look to look."""
 
-    done: Done = Done()
+    done: ActionHistory = ActionHistory()
     calm_since: float | None = None  # since when nothing calls for action
     unasked_since: float | None = None  # since when nothing calls for the request made for the limit's sake
     waiting: int = 0  # other jobs, runs or not, that were paused at the last look near the margin
@@ -199,7 +199,7 @@ class Action:
     gave_up: bool = False  # a resume, or an end, because no pause helps: the ladder continues
     job: str = ""  # its name in the view
     unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us
-    facts: Facts | None = None  # what it was decided on
+    facts: PolicyInput | None = None  # what it was decided on
 
     @property
     def others_growth(self) -> bool:
@@ -220,22 +220,22 @@ def runs_explain(shrink: float, runs: Sequence[JobView]) -> bool:
     return sum(max(0.0, run.rate) for run in runs if not run.paused) >= shrink / 2
 
 
-def headroom(settings: Settings, machine: View | Facts) -> int:
+def headroom(settings: Settings, machine: View | PolicyInput) -> int:
     """What the machine can still give: swap counts until the machine does nothing but swap."""
     thrashing = machine.stall > STALLED and machine.available <= settings.floor
     return machine.available if thrashing else machine.available + machine.swap_free
 
 
-def ours(facts: Facts) -> bool:
+def ours(facts: PolicyInput) -> bool:
     """Whether most of the growth is this job's."""
     return facts.rate >= facts.shrink / 2 if facts.shrink > 0 else facts.sustained > 0
 
 
-def grows(facts: Facts) -> bool:
+def grows(facts: PolicyInput) -> bool:
     """Whether this job has a part in it worth stopping."""
     return facts.rate >= max(MIB, facts.shrink / 4)
 
 
-def shortage(facts: Facts) -> Figures:
+def shortage(facts: PolicyInput) -> Figures:
     """The figures of a machine that is short, and of the job."""
     return {"available": facts.available, "swap_free": facts.swap_free, "held": facts.use}

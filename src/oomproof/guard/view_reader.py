@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
+from oomproof.guard.policy_input import DRAIN_SECONDS
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import JobView, Settings, UnmanagedView, View, is_near, runs_explain
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live

@@ -12,7 +12,7 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_limit import TREND_WARNING
 from oomproof.guard.guard_actions import Actions, TaskThread, action_record
 from oomproof.guard.guard_loop import Guard, lock_memory, prepare_threads
-from oomproof.guard.guarded_job import GuardedJob, Moment
+from oomproof.guard.guarded_job import GuardedJob, LatestReading
 from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
@@ -340,7 +340,7 @@ class Watch:
         self._actions.close()  # now there are descriptors again
 
 
-def status_line(moment: Moment, gpus: Any = ()) -> str:
+def status_line(moment: LatestReading, gpus: Any = ()) -> str:
     """RAM, swap, VRAM, time to full: as much as fits on one quiet line."""
     memory = moment.memory
     if memory is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.guarded_job import Moment
+from oomproof.guard.guarded_job import LatestReading
 from oomproof.guard.job_handle import Job
 from oomproof.guard.poll_interval import SAMPLE_STILL
 from oomproof.leaf.command_lines import SHELLS
@@ -60,7 +60,7 @@ class Sampler:
     def __init__(
         self,
         job: Job,
-        moment: Moment,
+        moment: LatestReading,
         writer: Writer,
         gpu: GpuFeed | EveryCard | None,
         thresholds: AlertThresholds,

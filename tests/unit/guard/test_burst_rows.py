@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oomproof.guard.background_tasks import BackgroundTasks
-from oomproof.guard.guarded_job import Moment
+from oomproof.guard.guarded_job import LatestReading
 from oomproof.guard.job_handle import Job
 from oomproof.machine.cgroups import JobMemory
 from oomproof.units import MIB
@@ -23,7 +23,7 @@ class Scene:
         self.charged = self.shrunk = 0
         job = SimpleNamespace(most_charged=lambda: self.charged * MIB, shrunk=lambda: self.shrunk * MIB)
         writer = SimpleNamespace(put=lambda table, row: self.rows.append((table, row)))
-        self.guarded = SimpleNamespace(job=job, writer=writer, moment=Moment(), best_effort=None)
+        self.guarded = SimpleNamespace(job=job, writer=writer, moment=LatestReading(), best_effort=None)
         host = SimpleNamespace(ram=64 << 30, swap_total=0, psi=(0, 0))
         self.tasks = BackgroundTasks(self.guarded, host, None, None)  # type: ignore[arg-type]
 

@@ -21,8 +21,9 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.guard_loop import Guard
-from oomproof.guard.guarded_job import GuardedJob, Moment
+from oomproof.guard.guarded_job import GuardedJob, LatestReading
 from oomproof.guard.job_pause import Pause
+from oomproof.guard.policy_input import input_of
 from oomproof.guard.view import Action, JobView, Settings, View, shortage
 from oomproof.leaf.action_kinds import BELOW_MARGIN, HEADROOM_BACK, SIGNAL_CAME, ActionKind, ActionReason
 from oomproof.ledger.forecast import LiveClaim
@@ -399,7 +400,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
     scene.job.kernel_kills = lambda: kills[0]  # type: ignore[method-assign]
     sampler = Sampler(
         scene.job,
-        Moment(),
+        LatestReading(),
         Rows(),  # type: ignore[arg-type]
         None,
         AlertThresholds(),
@@ -417,7 +418,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
 
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
-    moment = Moment(sample_seconds=0.05)
+    moment = LatestReading(sample_seconds=0.05)
     sampler = Sampler(scene.job, moment, rows, None, AlertThresholds(), lambda *_: None, WarmUp(), "none")  # type: ignore[arg-type]
     enough = threading.Event()
     calls = 0
@@ -440,7 +441,9 @@ def test_the_sampler_survives_anything(scene: Scene) -> None:
 
 def test_a_dear_walk_over_page_tables_does_not_blind_the_sampler(scene: Scene) -> None:
     """It counted against the samples' own share: half a minute without one, while two workers filled the limit."""
-    sampler = Sampler(scene.job, Moment(), Rows(), None, AlertThresholds(), lambda *_: None, WarmUp(), "none")  # type: ignore[arg-type]
+    sampler = Sampler(
+        scene.job, LatestReading(), Rows(), None, AlertThresholds(), lambda *_: None, WarmUp(), "none"
+    )  # type: ignore[arg-type]
 
     def walk(samples: object) -> dict[int, int]:
         ends = time.thread_time() + 0.2
@@ -512,7 +515,7 @@ def carry_out(scene: Scene, kind: ActionKind, reason: ActionReason) -> None:
     guard, name = scene.guard, scene.guarded.name
     view = guard._reader.read(scene.clock)
     state = guard._state.setdefault(name, guard_policy.NEW)
-    facts, _ = guard_policy.facts_of(SETTINGS, view, view.jobs[0], state)
+    facts, _ = input_of(SETTINGS, view, view.jobs[0], state)
     guard._carry_out(
         [
             Action(
@@ -773,7 +776,7 @@ def test_what_a_run_took_as_it_started_or_before_its_pause_is_no_growth_to_come(
 
     def drain(view: View) -> float:
         nonlocal state
-        facts, _ = guard_policy.facts_of(SETTINGS, view, me, state[me.name])
+        facts, _ = input_of(SETTINGS, view, me, state[me.name])
         _, state = guard_policy.decide({me.name: SETTINGS}, view, state)
         return facts.drain
 

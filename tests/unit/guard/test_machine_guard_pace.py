@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oomproof.guard.machine_guard import is_settled
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
-from oomproof.guard.view import Done, Settings, UnmanagedView, View
+from oomproof.guard.view import ActionHistory, Settings, UnmanagedView, View
 from oomproof.leaf.proc_files import start_time
 from oomproof.units import GIB, MIB
 
@@ -36,7 +36,10 @@ def test_jobs_that_were_given_up_and_have_ended_are_forgotten(tmp_path: Path) ->
     """A service that runs for months meets thousands of them."""
     guard = UnmanagedGuard(DESKTOP, "oomproof guard", set, lambda *_: None, folder=lambda: tmp_path)
     alive = (os.getpid(), start_time(os.getpid()) or 0)
-    guard.state = {alive: Done(gave_up=True), **{((1 << 30) + n, 1): Done(gave_up=True) for n in range(40)}}
+    guard.state = {
+        alive: ActionHistory(gave_up=True),
+        **{((1 << 30) + n, 1): ActionHistory(gave_up=True) for n in range(40)},
+    }
     guard.decide_and_act(replace(FULL, unmanaged=()), lambda resume: True)
-    assert guard.state == {alive: Done(gave_up=True)}
+    assert guard.state == {alive: ActionHistory(gave_up=True)}
     guard.close()

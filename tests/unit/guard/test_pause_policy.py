@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from oomproof.guard import detect_pause, detect_resume, ladder
 from oomproof.guard.ladder import choose
-from oomproof.guard.view import Action, Done, Facts, Settings
+from oomproof.guard.view import Action, ActionHistory, PolicyInput, Settings
 from oomproof.leaf.action_kinds import OTHERS_GROWTH, UNMANAGED_NEED
 from oomproof.units import GIB, MIB
 
 DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
 # a loader beside an older run that goes on
-LOADER = Facts(
+LOADER = PolicyInput(
     t=100.0,
     available=1 * GIB,
     swap_free=0,
@@ -30,16 +30,16 @@ LOADER = Facts(
 )
 
 
-def loader(**changes: object) -> Facts:
+def loader(**changes: object) -> PolicyInput:
     return replace(LOADER, **changes)  # type: ignore[arg-type]
 
 
-def paused(**changes: object) -> Done:
-    state = detect_pause.after_pause(DESKTOP, LOADER, Done())
+def paused(**changes: object) -> ActionHistory:
+    state = detect_pause.after_pause(DESKTOP, LOADER, ActionHistory())
     return replace(state, **changes)  # type: ignore[arg-type]
 
 
-def still(**changes: object) -> Facts:
+def still(**changes: object) -> PolicyInput:
     """The same loader, paused by its guard, ten seconds later."""
     quiet: dict[str, object] = {
         "t": 110.0,
@@ -53,23 +53,23 @@ def still(**changes: object) -> Facts:
 
 
 def test_the_loader_is_paused_before_anything_dies() -> None:
-    action = choose(DESKTOP, LOADER, Done())
+    action = choose(DESKTOP, LOADER, ActionHistory())
     assert (action.kind, action.scope) == ("pause", "machine")
     for available in (800 * MIB, 400 * MIB, 0):  # where SIGTERM and the kill would come
-        assert choose(DESKTOP, loader(available=available), Done()).kind == "pause"
+        assert choose(DESKTOP, loader(available=available), ActionHistory()).kind == "pause"
 
 
 def test_a_pause_comes_sooner_than_sigterm_would() -> None:
     just_above = loader(available=DESKTOP.floor + 15 * MIB)
-    assert choose(DESKTOP, just_above, Done()).kind == "pause"
+    assert choose(DESKTOP, just_above, ActionHistory()).kind == "pause"
     alone = replace(just_above, pause_turn=False, sustained=0.0)
-    assert choose(DESKTOP, alone, Done()).kind == "warn"
+    assert choose(DESKTOP, alone, ActionHistory()).kind == "warn"
 
 
 def test_it_is_not_asked_to_stop_while_a_pause_could_do() -> None:
     asked = replace(loader(available=3 * GIB), pause_turn=False)
-    assert choose(DESKTOP, asked, Done()).kind == "request"
-    assert choose(DESKTOP, loader(available=3 * GIB), Done()).kind == "warn"
+    assert choose(DESKTOP, asked, ActionHistory()).kind == "request"
+    assert choose(DESKTOP, loader(available=3 * GIB), ActionHistory()).kind == "warn"
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,28 @@ def test_it_is_not_asked_to_stop_while_a_pause_could_do() -> None:
     ],
 )
 def test_a_pause_that_cannot_help_is_not_made(changes: dict[str, object]) -> None:
-    assert choose(DESKTOP, loader(**changes), Done()).kind != "pause"
+    assert choose(DESKTOP, loader(**changes), ActionHistory()).kind != "pause"
 
 
 def test_a_lone_growing_job_goes_down_the_old_ladder() -> None:
     lone = loader(running=0)
-    assert choose(DESKTOP, lone, Done()).kind == "term"
-    assert choose(DESKTOP, replace(lone, available=3 * GIB), Done()).kind == "request"
+    assert choose(DESKTOP, lone, ActionHistory()).kind == "term"
+    assert choose(DESKTOP, replace(lone, available=3 * GIB), ActionHistory()).kind == "request"
 
 
 def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not_ended() -> None:
     """None of them grows then; what runs among the rest ends, and they resume one by one."""
     above = loader(running=0, unmanaged_wait=True)
-    assert choose(DESKTOP, above, Done()).kind == "warn", "they stopped for it: half of the floor is its own"
+    assert choose(DESKTOP, above, ActionHistory()).kind == "warn", (
+        "they stopped for it: half of the floor is its own"
+    )
     beside = replace(above, available=DESKTOP.floor // 2)
-    action = choose(DESKTOP, beside, Done())
+    action = choose(DESKTOP, beside, ActionHistory())
     assert action.kind == "pause" and action.reason == UNMANAGED_NEED and not action.others_growth
     waited_for = replace(beside, waiting=1, unmanaged_wait=False)
-    assert choose(DESKTOP, waited_for, Done()).kind != "pause", "others wait for it"
-    assert choose(DESKTOP, beside, Done(gave_up=True)).kind == "term", "it did not help before"
-    done = detect_pause.after_pause(DESKTOP, beside, Done())
+    assert choose(DESKTOP, waited_for, ActionHistory()).kind != "pause", "others wait for it"
+    assert choose(DESKTOP, beside, ActionHistory(gave_up=True)).kind == "term", "it did not help before"
+    done = detect_pause.after_pause(DESKTOP, beside, ActionHistory())
     later = replace(beside, paused="guard", rate=0.0, shrink=0.0, unmanaged_lives=True)
     assert choose(DESKTOP, replace(later, t=beside.t + 100), done).kind == "none", "one of them may end"
     all_paused = replace(later, t=beside.t + 31, unmanaged_lives=False)
@@ -111,8 +113,10 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     given_up = choose(DESKTOP, replace(later, t=beside.t + 121), done)
     assert given_up.kind == "resume" and given_up.gave_up, "nobody has ended"
     grows_on = replace(beside, pauses=1)
-    assert choose(DESKTOP, grows_on, Done(gave_up=True, pauses=1)).kind == "term", "while it can still save"
-    for_a_run = detect_pause.after_pause(DESKTOP, replace(beside, running=1), Done())
+    assert choose(DESKTOP, grows_on, ActionHistory(gave_up=True, pauses=1)).kind == "term", (
+        "while it can still save"
+    )
+    for_a_run = detect_pause.after_pause(DESKTOP, replace(beside, running=1), ActionHistory())
     assert choose(DESKTOP, replace(later, running=1, t=beside.t + 121), for_a_run).kind == "none"
 
 
@@ -121,12 +125,12 @@ def test_beside_jobs_that_the_machines_guard_has_paused_it_is_paused_too_and_not
     [replace(DESKTOP, protected=True), replace(DESKTOP, pause_max=0.0), replace(DESKTOP, watch_only=True)],
 )
 def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
-    assert choose(settings, LOADER, Done()).kind != "pause"
+    assert choose(settings, LOADER, ActionHistory()).kind != "pause"
 
 
 def test_a_strangers_growth_pauses_a_job_that_grows_too() -> None:
     beside = loader(running=0, rate=30.0 * MIB, shrink=100.0 * MIB)
-    action = choose(DESKTOP, beside, Done())
+    action = choose(DESKTOP, beside, ActionHistory())
     assert action.kind == "pause" and action.reason == OTHERS_GROWTH and action.others_growth
 
 
@@ -134,16 +138,16 @@ def test_with_disk_swap_a_stalling_machine_is_enough() -> None:
     swapping = loader(
         available=900 * MIB, swap_free=8 * GIB, rate=0.0, shrink=0.0, sustained=0.0, can_push=True
     )
-    assert choose(DESKTOP, swapping, Done()).kind == "none"
-    assert choose(DESKTOP, replace(swapping, stall=0.2), Done()).kind == "pause"
+    assert choose(DESKTOP, swapping, ActionHistory()).kind == "none"
+    assert choose(DESKTOP, replace(swapping, stall=0.2), ActionHistory()).kind == "pause"
 
 
 def test_its_own_limit_is_no_reason_to_pause() -> None:
     limited = replace(DESKTOP, limit=4 * GIB, limit_floor=40 * MIB)
     moment = loader(available=20 * GIB, limit_headroom=30 * MIB)
-    assert choose(limited, moment, Done()).kind == "term"
+    assert choose(limited, moment, ActionHistory()).kind == "term"
     short = replace(moment, available=900 * MIB, limit_headroom=30 * MIB)
-    assert choose(limited, short, Done()).kind == "term", "both at once: its limit is nearer"
+    assert choose(limited, short, ActionHistory()).kind == "term", "both at once: its limit is nearer"
 
 
 def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
@@ -158,7 +162,7 @@ def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
 
 
 def test_a_known_need_is_the_room_it_waits_for() -> None:
-    state = detect_pause.after_pause(replace(DESKTOP, need=10 * GIB), LOADER, Done())
+    state = detect_pause.after_pause(replace(DESKTOP, need=10 * GIB), LOADER, ActionHistory())
     assert state.resume_headroom == DESKTOP.floor // 4 + 7 * GIB, "as much as it would not be paused with"
 
 
@@ -166,9 +170,11 @@ def test_one_that_holds_all_it_needs_is_not_paused_and_resumes_first() -> None:
     """In the simulation one was paused in the last moment of its growth, and ended for those that took the rest."""
     settings = replace(DESKTOP, need=3 * GIB)
     done = loader(available=400 * MIB, use=3 * GIB + 20 * MIB)
-    assert choose(settings, done, Done()).kind == "warn"
-    assert choose(settings, replace(done, use=4 * GIB), Done()).kind == "pause", "more than was known"
-    state = detect_pause.after_pause(settings, done, Done())
+    assert choose(settings, done, ActionHistory()).kind == "warn"
+    assert choose(settings, replace(done, use=4 * GIB), ActionHistory()).kind == "pause", (
+        "more than was known"
+    )
+    state = detect_pause.after_pause(settings, done, ActionHistory())
     assert detect_resume.headroom_is_back(still(available=300 * MIB), state)
 
 
@@ -187,8 +193,11 @@ def test_growth_that_has_just_ended_ends_nobody() -> None:
     settings = Settings(margin=243 * MIB, floor=243 * MIB, grace=30.0)
     grown = loader(available=136 * MIB, use=392 * MIB, rate=20.0 * MIB, sustained=34.0 * MIB, shrink=20.0 * MIB,
                    running=0, pauses=1, pause_turn=False)  # fmt: skip
-    assert choose(settings, grown, Done(pauses=1)).kind == "term"
-    assert choose(settings, replace(grown, rate=0.1 * MIB, shrink=0.1 * MIB), Done(pauses=1)).kind != "term"
+    assert choose(settings, grown, ActionHistory(pauses=1)).kind == "term"
+    assert (
+        choose(settings, replace(grown, rate=0.1 * MIB, shrink=0.1 * MIB), ActionHistory(pauses=1)).kind
+        != "term"
+    )
 
 
 def test_what_was_pushed_out_must_fit_back_in() -> None:
@@ -224,12 +233,12 @@ def test_deadlock_the_other_grows_on() -> None:
     pressed = replace(early, available=200 * MIB)
     assert choose(DESKTOP, pressed, state).kind == "term"
     assert choose(DESKTOP, pressed, paused()).kind == "none", "not before its effect can show"
-    first = detect_resume.kept(DESKTOP, replace(pressed, t=101.5), paused(), None)
+    first = detect_resume.update_pause(DESKTOP, replace(pressed, t=101.5), paused(), None)
     assert first.paused_left == 200 * MIB
     assert choose(DESKTOP, pressed, first).kind == "none", "what shrank may have shrunk before the pause"
     assert choose(DESKTOP, replace(pressed, available=190 * MIB), first).kind == "term"
     assert choose(DESKTOP, replace(pressed, available=0), replace(first, paused_left=0)).kind == "kill"
-    assert detect_resume.kept(DESKTOP, replace(pressed, t=100.5), paused(), None).paused_left is None
+    assert detect_resume.update_pause(DESKTOP, replace(pressed, t=100.5), paused(), None).paused_left is None
     assert choose(DESKTOP, replace(pressed, shrink=0.0), state).kind == "none", "nothing shrinks: no hurry"
     breath = replace(pressed, running=0, waiting=1, unmanaged_wait=True, resume_turn=False, drain=4.0 * MIB)
     assert choose(DESKTOP, breath, state).kind == "none", "a program that starts"
@@ -248,17 +257,17 @@ def test_deadlock_nobody_is_left_or_gets_anywhere(changes: dict[str, object]) ->
 
 def test_by_hand_is_left_to_the_hand() -> None:
     for_ever = still(t=1e9, paused="hand", available=20 * GIB)
-    assert choose(DESKTOP, for_ever, Done()) == Action("none")
+    assert choose(DESKTOP, for_ever, ActionHistory()) == Action("none")
     ended = still(paused="hand", available=300 * MIB, shrink=1.0 * MIB)
-    assert choose(DESKTOP, ended, Done()).kind == "term", "but the machine is not lost for it"
+    assert choose(DESKTOP, ended, ActionHistory()).kind == "term", "but the machine is not lost for it"
 
 
 def test_after_sigterm_there_is_no_pause() -> None:
-    assert choose(DESKTOP, LOADER, Done(term_at=99.0)).kind == "none"
+    assert choose(DESKTOP, LOADER, ActionHistory(term_at=99.0)).kind == "none"
 
 
 moments = st.builds(
-    Facts,
+    PolicyInput,
     t=st.floats(100, 1e5),
     available=st.integers(0, 64 * GIB),
     swap_free=st.integers(0, 8 * GIB),
@@ -280,8 +289,8 @@ moments = st.builds(
 
 
 @given(moments)
-def test_every_action_has_a_reason_and_a_state(moment: Facts) -> None:
-    state = paused() if moment.paused == "guard" else Done()
+def test_every_action_has_a_reason_and_a_state(moment: PolicyInput) -> None:
+    state = paused() if moment.paused == "guard" else ActionHistory()
     action = choose(DESKTOP, moment, state)
     assert action.kind in (*ladder.LADDER, "resume")
     assert bool(action.reason) == (action.kind != "none")
@@ -292,14 +301,14 @@ def test_every_action_has_a_reason_and_a_state(moment: Facts) -> None:
 
 
 @given(moments)
-def test_nothing_dies_while_a_pause_could_help(moment: Facts) -> None:
+def test_nothing_dies_while_a_pause_could_help(moment: PolicyInput) -> None:
     running = replace(moment, paused="")
-    if detect_pause.can_pause(DESKTOP, running, Done()):
-        assert choose(DESKTOP, running, Done()).kind in ("none", "warn", "pause")
+    if detect_pause.can_pause(DESKTOP, running, ActionHistory()):
+        assert choose(DESKTOP, running, ActionHistory()).kind in ("none", "warn", "pause")
 
 
 @given(moments)
-def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
+def test_a_pause_ends_above_the_line_it_began_at(moment: PolicyInput) -> None:
     """Hysteresis: what lets it go on does not pause it again at once."""
     available = detect_pause.resume_headroom(DESKTOP, moment)
     assert available > detect_pause.pause_threshold(DESKTOP, moment) or moment.shrink * 0.06 > DESKTOP.margin
@@ -309,14 +318,16 @@ def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
 def test_one_that_will_fit_is_not_killed_either() -> None:
     """One look before it had all it needed, it was killed with half of the floor left."""
     nearly = loader(available=400 * MIB, use=3 * GIB, pause_turn=False)
-    assert choose(DESKTOP, nearly, Done()).kind == "kill"
-    assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, Done()).kind == "warn"
+    assert choose(DESKTOP, nearly, ActionHistory()).kind == "kill"
+    assert choose(replace(DESKTOP, need=3 * GIB + 50 * MIB), nearly, ActionHistory()).kind == "warn"
 
 
 def test_a_run_that_only_holds_is_not_ended_because_others_hold_the_rest() -> None:
     """98 MiB of a floor of 243 were left, nobody took more, and the last run got SIGTERM."""
     holds = loader(available=400 * MIB, rate=0.0, sustained=0.0, shrink=0.0, running=0, waiting=1)
-    assert choose(DESKTOP, holds, Done()).kind == "warn"
+    assert choose(DESKTOP, holds, ActionHistory()).kind == "warn"
     taken = replace(holds, shrink=50.0 * MIB, drain=50.0 * MIB)
-    assert choose(DESKTOP, taken, Done()).kind == "term", "others take what is left"
-    assert choose(DESKTOP, replace(holds, available=100 * MIB), Done()).kind == "kill", "nothing is left"
+    assert choose(DESKTOP, taken, ActionHistory()).kind == "term", "others take what is left"
+    assert choose(DESKTOP, replace(holds, available=100 * MIB), ActionHistory()).kind == "kill", (
+        "nothing is left"
+    )

@@ -14,7 +14,7 @@ import pytest
 from oomproof.guard import ladder
 from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.job_growth import JobGrowth
-from oomproof.guard.view import Done, Facts, Settings
+from oomproof.guard.view import ActionHistory, PolicyInput, Settings
 from oomproof.runner.job_watch import shall_save
 from oomproof.units import GIB, MIB
 
@@ -50,7 +50,7 @@ def replay(series: Recorded, limit: int, usual_peak: int | None = None) -> dict[
         limit_floor=default_limit_floor(limit),
         usual_peak=usual_peak,
     )
-    growth, state, done = JobGrowth(settings), Done(), {}
+    growth, state, done = JobGrowth(settings), ActionHistory(), {}
     told = iter([*series.phases, (float("inf"), "", None)])
     phase, next_row = next(told), 0.0
     for t, held in series.held:
@@ -68,7 +68,7 @@ def replay(series: Recorded, limit: int, usual_peak: int | None = None) -> dict[
             growth.row(t, held, available)
         if shall_save(growth.time_to_full, growth.is_sure, t, None):
             done.setdefault("save", t)
-        facts = Facts(
+        facts = PolicyInput(
             t=t,
             available=20 * GIB,
             swap_free=0,

@@ -7,7 +7,7 @@ import pytest
 from oomproof.guard import unmanaged_guard
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.unmanaged_guard import Choice, UnmanagedGuard
-from oomproof.guard.view import Action, Done, Settings, UnmanagedView
+from oomproof.guard.view import Action, ActionHistory, Settings, UnmanagedView
 from oomproof.leaf.action_kinds import PAUSE_UNMANAGED
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.jobs import Job
@@ -31,7 +31,7 @@ def test_the_guard_of_the_machine_is_waited_for_as_long_as_two_looks_take(
     mine.growth.culprits = (Culprit(JOB, "python load.py", 200.0 * MIB, "", 100.0, took),)
     for seconds, gave_up in ((0.0, False), (waits, False), (then, True)):
         mine._leave_to_it([DUE], 100.0 + seconds)
-        assert mine.state.get(KEY, Done()).gave_up is gave_up, seconds
+        assert mine.state.get(KEY, ActionHistory()).gave_up is gave_up, seconds
 
 
 def test_the_guard_of_the_system_asks_for_no_users_lease(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oomproof.guard import detect_unmanaged, guard_policy
 from oomproof.guard.action_text import why
-from oomproof.guard.view import Done, JobState, JobView, Settings, UnmanagedView, View
+from oomproof.guard.view import ActionHistory, JobState, JobView, Settings, UnmanagedView, View
 from oomproof.leaf.action_kinds import (
     KILL_UNMANAGED,
     LAST_TURN,
@@ -33,7 +33,7 @@ def kinds(settings: Settings, view: View, pauses: detect_unmanaged.Pauses) -> li
     return [action.kind for action in detect_unmanaged.decide(settings, view, pauses)[0]]
 
 
-def paused(view: View = SHORT) -> tuple[View, dict[tuple[int, int], Done]]:
+def paused(view: View = SHORT) -> tuple[View, dict[tuple[int, int], ActionHistory]]:
     """The same machine ten seconds after its pause, still as full."""
     actions, state = detect_unmanaged.decide(DESKTOP, view, {})
     state = detect_unmanaged.carried_out(DESKTOP, actions[0], state)
@@ -167,7 +167,7 @@ def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
     """Seen in the virtual machine: a training and a loader, both started by hand and both paused, an hour long."""
     older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
     newer = replace(older, key=KEY)
-    waits = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1)
+    waits = ActionHistory(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1)
     state = {older.key: waits, newer.key: waits}
     full = replace(SHORT, t=1016.0, available=700 * MIB, shrink=0.0, jobs=(), unmanaged=(newer, older))
     actions, state = detect_unmanaged.decide(DESKTOP, full, state)
@@ -201,7 +201,9 @@ def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
 def test_jobs_that_can_never_go_on_are_not_kept_for_an_hour() -> None:
     """Four turns, each into more of the floor; then it runs on, as it would without us."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
-    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
+    done = ActionHistory(
+        paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0
+    )
     view = replace(SHORT, t=1300.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
     (action,) = detect_unmanaged.decide(DESKTOP, view, {KEY: done})[0]
     assert action.kind == RESUME_UNMANAGED and action.gave_up and action.reason == LAST_TURN
@@ -225,7 +227,7 @@ def test_several_that_grow_are_paused_at_once_and_the_oldest_goes_on() -> None:
 def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
     older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
     newer = replace(older, key=KEY)
-    waits = Done(
+    waits = ActionHistory(
         paused_at=900.0, paused_until=4500.0, resume_headroom=2 * GIB, headroom_since=990.0, running=1
     )
     state = {older.key: waits, newer.key: waits}
@@ -270,7 +272,7 @@ def test_one_that_waits_for_the_paused_job_ends_the_pause() -> None:
 
 
 def test_it_is_ended_only_where_that_is_allowed() -> None:
-    gave_up = {KEY: Done(gave_up=True)}
+    gave_up = {KEY: ActionHistory(gave_up=True)}
     full = replace(SHORT, available=400 * MIB)
     assert kinds(DESKTOP, full, gave_up) == []
     may = replace(DESKTOP, may_end_unmanaged=True)
@@ -292,10 +294,12 @@ def test_it_is_ended_only_where_that_is_allowed() -> None:
     use=st.integers(0, 64 * GIB),
     tie=st.sampled_from(["", "it has a window"]),
     mark=st.sampled_from(["", "guard", "other"]),
-    known=st.sampled_from([Done(), Done(gave_up=True), Done(paused_at=990.0, paused_until=5000.0)]),
+    known=st.sampled_from(
+        [ActionHistory(), ActionHistory(gave_up=True), ActionHistory(paused_at=990.0, paused_until=5000.0)]
+    ),
 )
 def test_whatever_comes(
-    available: int, swap: int, shrink: float, rate: float, use: int, tie: str, mark: str, known: Done
+    available: int, swap: int, shrink: float, rate: float, use: int, tie: str, mark: str, known: ActionHistory
 ) -> None:
     job = UnmanagedView(KEY, "x", use, rate, 0, tie, mark)
     view = View(1000.0, available, swap, 0.0, shrink, shrink, (TRAINING,), unmanaged=(job,))
@@ -304,14 +308,16 @@ def test_whatever_comes(
         assert action.kind in (PAUSE_UNMANAGED, RESUME_UNMANAGED), "without leave nobody is ended"
         if action.kind == PAUSE_UNMANAGED:
             assert not tie and not mark and not known.gave_up
-        assert isinstance(detect_unmanaged.carried_out(DESKTOP, action, state)[KEY], Done)
+        assert isinstance(detect_unmanaged.carried_out(DESKTOP, action, state)[KEY], ActionHistory)
     assert set(state) == {KEY}
 
 
 # --- a guard for all users: what other users' runs say counts for as much as it may ----------------------------
 
 
-def of_all_users(*runs: JobView, available: int = 20 * GIB) -> tuple[View, dict[tuple[int, int], Done]]:
+def of_all_users(
+    *runs: JobView, available: int = 20 * GIB
+) -> tuple[View, dict[tuple[int, int], ActionHistory]]:
     """User 1000's loader, paused a while ago; there is headroom for it again since half a second."""
     view = replace(SHORT, jobs=(), others=runs, unmanaged=(replace(LOADER, uid=1000),))
     later, state = paused(view)
@@ -319,7 +325,7 @@ def of_all_users(*runs: JobView, available: int = 20 * GIB) -> tuple[View, dict[
     return later, detect_unmanaged.decide(DESKTOP, later, state)[1]
 
 
-def resumed_after(view: View, state: dict[tuple[int, int], Done], seconds: float) -> bool:
+def resumed_after(view: View, state: dict[tuple[int, int], ActionHistory], seconds: float) -> bool:
     return kinds(DESKTOP, replace(view, t=view.t + seconds), state) == [RESUME_UNMANAGED]
 
 
@@ -378,7 +384,7 @@ def test_the_only_one_that_runs_while_all_wait_for_it_may_take_a_part_of_the_flo
     low, lowest = (
         replace(alone, available=size, swap_free=0) for size in (DESKTOP.floor // 2, DESKTOP.floor // 4)
     )
-    before = {LOADER.key: Done(pauses=1)}
+    before = {LOADER.key: ActionHistory(pauses=1)}
     assert kinds(DESKTOP, low, {}) == [PAUSE_UNMANAGED], "one that was never paused is, at the floor"
     assert kinds(DESKTOP, low, before) == [] and kinds(DESKTOP, lowest, before) == [PAUSE_UNMANAGED]
     runs = replace(low, others=(JobView("1-mine", GIB),))
@@ -448,7 +454,9 @@ def test_its_own_growth_does_not_end_a_run_in_the_second_of_somebody_elses_pause
 def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() -> None:
     """Five jobs started by hand, all paused with 12 MiB left, were kept so for an hour."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
-    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0)
+    done = ActionHistory(
+        paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0
+    )
     view = replace(SHORT, t=1020.0, available=40 * MIB, shrink=0.0, jobs=(), unmanaged=(stuck,))
     assert kinds(DESKTOP, view, {KEY: done}) == []
     (action,), _ = detect_unmanaged.decide(DESKTOP, replace(view, t=1031.0), {KEY: done})
@@ -458,7 +466,9 @@ def test_with_nothing_left_for_a_turn_the_first_runs_on_after_half_a_minute() ->
 def test_a_paused_run_that_holds_next_to_nothing_keeps_nobody_stuck() -> None:
     """In the simulation two jobs started by hand and a run of 14 MiB were all still paused after fifteen minutes."""
     stuck = replace(LOADER, paused="guard", rate=0.0)
-    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0)
+    done = ActionHistory(
+        paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=4, alone_since=1000.0
+    )
     waits = JobView("2-new", use=14 * MIB, paused="guard")
     view = replace(
         SHORT, t=1081.0, available=100 * MIB, shrink=0.0, jobs=(), others=(waits,), unmanaged=(stuck,)
@@ -472,7 +482,9 @@ def test_a_paused_run_that_holds_next_to_nothing_keeps_nobody_stuck() -> None:
 def test_one_that_is_paused_alone_has_its_turn_later_than_one_of_several() -> None:
     """Beside a job that holds and does not grow, which no look names: it may end."""
     waits = replace(LOADER, paused="guard", rate=0.0)
-    done = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0)
+    done = ActionHistory(
+        paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1, alone_since=1000.0
+    )
     alone = replace(SHORT, t=1010.0, available=300 * MIB, shrink=0.0, jobs=(), unmanaged=(waits,))
     assert kinds(DESKTOP, alone, {KEY: done}) == []
     assert kinds(DESKTOP, replace(alone, t=1016.0), {KEY: done}) == [RESUME_UNMANAGED]

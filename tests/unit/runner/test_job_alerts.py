@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from oomproof.alerts.alert import Alert, message
-from oomproof.guard.guarded_job import Moment
+from oomproof.guard.guarded_job import LatestReading
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording.run_folders import Run
 from oomproof.runner.job_alerts import JobAlerts
@@ -36,7 +36,7 @@ def told(tmp_path: Path) -> Any:
     def tell(kind: str, text: str = "why", terms: str = "", watch_only: bool = False, **moment: Any) -> Alert:
         memory = JobMemory(19 * GIB, 0, 0, 0, 0, 19 * GIB)
         guarded = SimpleNamespace(
-            moment=Moment(t=100.0, available=3 * GIB, memory=memory, **moment),
+            moment=LatestReading(t=100.0, available=3 * GIB, memory=memory, **moment),
             settings=SimpleNamespace(grace=30.0, limit=20 * GIB, watch_only=watch_only),
             job=SimpleNamespace(leader=4242, leader_start=7),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard.guarded_job import Moment
+from oomproof.guard.guarded_job import LatestReading
 from oomproof.guard.job_handle import JobMemory
 from oomproof.machine.gpu import Gpu, GpuProcess
 from oomproof.runner import sampler
@@ -82,7 +82,7 @@ class Job:
 
 def sampled(
     monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], gpu: Any = None
-) -> tuple[list[str], Moment]:
+) -> tuple[list[str], LatestReading]:
     """An hour of a job that grows by half a MiB a second, up to 8 GiB; `oomproof trend` answers this."""
     asked: list[float] = []
 
@@ -105,11 +105,11 @@ def sampled(
     return alerts, moment
 
 
-def an_hour(gpu: Any = None) -> tuple[list[str], Moment]:
+def an_hour(gpu: Any = None) -> tuple[list[str], LatestReading]:
     """What a sampler tells of it."""
     alerts: list[str] = []
     leaks: list[int] = []  # with the headroom: then the job is asked what it holds
-    moment = Moment()
+    moment = LatestReading()
     rows = type("Rows", (), {"put": lambda *_: None, "event": lambda *_, **__: None})()
     watch = sampler.Sampler(
         Job(),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard import guard_policy
-from oomproof.guard.turn_order import Turns, turns
-from oomproof.guard.view import JobState, JobView, Settings, View
+from oomproof.guard.policy_input import alone, with_turn
+from oomproof.guard.view import JobState, JobView, PolicyInput, Settings, View
 from oomproof.units import GIB, MIB
 
 WORTH = 64 * MIB
@@ -19,52 +19,53 @@ def run(age: int, use: int = 500, rate: int = 0, **more: object) -> JobView:
     return JobView(f"{age:015d}-r{age}", use=use * MIB, rate=rate * MIB, **more)  # type: ignore[arg-type]
 
 
-def ask(me: JobView, *others: JobView, shrink: float = 0.0, can_push: bool = False) -> Turns:
-    return turns(me, others, WORTH, shrink * MIB, can_push)
+def ask(me: JobView, *others: JobView, shrink: float = 0.0, can_push: bool = False) -> PolicyInput:
+    view = View(0.0, 0, 0, 0.0, shrink * MIB, 0.0, (me, *others))
+    return with_turn(alone(view, me, can_push), me, others, WORTH)
 
 
 def test_newest_that_helps_is_ended_first() -> None:
-    assert not ask(run(1), run(2)).to_end and ask(run(2), run(1)).to_end
-    assert ask(run(1), run(2, use=10)).to_end, "a young run that holds too little to help is passed over"
-    assert not ask(run(1), run(2, use=10, rate=80), shrink=80).to_end, "unless it is the growth"
-    assert not ask(run(1), run(2, use=10, rate=30), shrink=80).to_end, (
+    assert not ask(run(1), run(2)).my_turn and ask(run(2), run(1)).my_turn
+    assert ask(run(1), run(2, use=10)).my_turn, "a young run that holds too little to help is passed over"
+    assert not ask(run(1), run(2, use=10, rate=80), shrink=80).my_turn, "unless it is the growth"
+    assert not ask(run(1), run(2, use=10, rate=30), shrink=80).my_turn, (
         "or has a part in it: it is paused first"
     )
 
 
 def test_the_protected_come_last() -> None:
     young = run(2, protected=True)
-    assert ask(run(1), young).to_end and not ask(young, run(1)).to_end
-    assert ask(run(1, rate=80), young, shrink=80).to_pause
-    assert not ask(young, run(1), shrink=80).to_pause
-    assert ask(young, run(1, protected=True)).to_end, "of two protected runs, the newest"
+    assert ask(run(1), young).my_turn and not ask(young, run(1)).my_turn
+    assert ask(run(1, rate=80), young, shrink=80).pause_turn
+    assert not ask(young, run(1), shrink=80).pause_turn
+    assert ask(young, run(1, protected=True)).my_turn, "of two protected runs, the newest"
 
 
 def test_without_swap_the_newest_that_grows_is_paused() -> None:
     """A pause stops growth: pausing the one that sits still would free nothing."""
     old, still = run(1, rate=80), run(2)
-    assert ask(old, still, shrink=80).to_pause and not ask(still, old, shrink=80).to_pause
+    assert ask(old, still, shrink=80).pause_turn and not ask(still, old, shrink=80).pause_turn
     both = run(3, use=5, rate=40)
-    assert ask(both, old, still, shrink=120).to_pause and not ask(old, both, still, shrink=120).to_pause
+    assert ask(both, old, still, shrink=120).pause_turn and not ask(old, both, still, shrink=120).pause_turn
 
 
 def test_one_that_reserved_nothing_is_paused_before_one_that_did() -> None:
     old, young = run(1, rate=50), run(2, rate=50, reserved=True)
-    assert ask(old, young, shrink=100).to_pause and not ask(young, old, shrink=100).to_pause
+    assert ask(old, young, shrink=100).pause_turn and not ask(young, old, shrink=100).pause_turn
 
 
 def test_with_swap_the_newest_is_paused() -> None:
     old, still = run(1, rate=80), run(2)
-    assert ask(still, old, shrink=80, can_push=True).to_pause
-    assert not ask(old, still, shrink=80, can_push=True).to_pause
+    assert ask(still, old, shrink=80, can_push=True).pause_turn
+    assert not ask(old, still, shrink=80, can_push=True).pause_turn
 
 
 def test_paused_runs_are_not_paused_again_and_resume_oldest_first() -> None:
     old, middle, new = run(1), run(2, paused="guard"), run(3, paused="guard")
     seen = ask(new, old, middle)
-    assert not seen.to_pause and not seen.to_resume and (seen.running, seen.waiting) == (1, 1)
-    assert ask(middle, old, new).to_resume
-    assert ask(new, old, run(2, paused="hand")).to_resume, "a run that the user froze is not waited for"
+    assert not seen.pause_turn and not seen.resume_turn and (seen.running, seen.waiting) == (1, 1)
+    assert ask(middle, old, new).resume_turn
+    assert ask(new, old, run(2, paused="hand")).resume_turn, "a run that the user froze is not waited for"
 
 
 ages = st.lists(st.integers(1, 9), min_size=1, max_size=6, unique=True)
@@ -87,15 +88,15 @@ def test_at_most_one_is_chosen(numbers: list[int], data: st.DataObject, shrink: 
         me.name: ask(me, *(one for one in everybody if one is not me), shrink=shrink, can_push=push)
         for me in everybody
     }
-    assert sum(one.to_pause for one in seen.values()) <= 1
+    assert sum(one.pause_turn for one in seen.values()) <= 1
     worthy = [me for me in everybody if me.use >= WORTH]
-    assert sum(seen[me.name].to_end for me in worthy) <= 1
+    assert sum(seen[me.name].my_turn for me in worthy) <= 1
     waiting = [me for me in everybody if me.paused == "guard"]
-    assert sum(seen[me.name].to_resume for me in waiting) == (1 if waiting else 0), (
+    assert sum(seen[me.name].resume_turn for me in waiting) == (1 if waiting else 0), (
         "somebody may always go on"
     )
     for me in everybody:
-        assert not (seen[me.name].to_pause and (me.protected or me.paused))
+        assert not (seen[me.name].pause_turn and (me.protected or me.paused))
 
 
 # --- the policy over N jobs ---------------------------------------------------------------------------------------------
@@ -168,4 +169,4 @@ def test_one_guard_over_all_jobs_decides_as_one_guard_each(
 def test_what_the_others_that_run_take() -> None:
     told = run(2, rate=30, reserved=True, pending=100 * MIB)
     seen = ask(run(1), told, run(3, rate=20), run(4, rate=50, paused="guard"))
-    assert (seen.rate, seen.pending) == (50 * MIB, 100 * MIB)
+    assert (seen.runs_rate, seen.pending) == (50 * MIB, 100 * MIB)
