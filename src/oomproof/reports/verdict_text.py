@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TextIO
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
-from oomproof.printable import printable, wants_colour
+from oomproof.printable import folded, printable, wants_colour
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
@@ -20,10 +21,10 @@ _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
     headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
-    label, why, following = (
-        printable(labelled(name, text, width))
-        for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
+    label, why = (
+        printable(labelled(name, text, width)) for name, text in (("verdict", headline), ("why", verdict.why))
     )
+    following = printable(labelled("next", verdict.next, width, _commands(verdict)))
     if colour:
         label = _coloured(label, verdict.kind.tone)
     return "\n".join((label, why, following))
@@ -38,10 +39,15 @@ def at_end(verdict: Verdict, stream: TextIO, verbosity: int = 0, following: bool
     if verbosity < 1 and verdict.all_well:
         return printable(f"oomproof: finished: {_line(verdict.why)}")
     lines = three_lines(verdict)
-    return fitted(lines if following else "\n".join(lines.split("\n")[:2]), stream, kind.tone)
+    lines = lines if following else "\n".join(lines.split("\n")[:2])
+    return fitted(lines, stream, kind.tone, _commands(verdict))
 
 
-def fitted(lines: str, stream: TextIO, tone: str = "") -> str:
+def _commands(verdict: Verdict) -> list[str]:
+    return [step.command for step in verdict.next_steps if step.command]
+
+
+def fitted(lines: str, stream: TextIO, tone: str = "", commands: Sequence[str] = ()) -> str:
     """The three lines for this stream: wrapped under their labels on a terminal, the verdict in the colour of its tone;
     whole in a file or a pipe. What is coloured goes to ``coloured_stream``."""
     try:
@@ -50,7 +56,7 @@ def fitted(lines: str, stream: TextIO, tone: str = "") -> str:
         return lines
     parts = lines.splitlines()
     if width >= _NARROW:
-        parts = ["\n".join(_wrapped(line, "", width, _LABEL)) for line in parts]
+        parts = ["\n".join(_wrapped(line, "", width, _LABEL, commands)) for line in parts]
     if tone and parts and wants_colour(stream):
         parts[0] = _coloured(parts[0], tone)
     return "\n".join(parts)
@@ -60,9 +66,9 @@ def _coloured(text: str, tone: str) -> str:
     return f"\x1b[1;{COLOURS[tone]}m{text}\x1b[0m"
 
 
-def labelled(label: str, text: str, width: int | None) -> str:
+def labelled(label: str, text: str, width: int | None, commands: Sequence[str] = ()) -> str:
     line = f"{label:9}{_line(text)}"
-    return "\n".join(_wrapped(line, "", width, _LABEL)) if width else line
+    return "\n".join(_wrapped(line, "", width, _LABEL, commands)) if width else line
 
 
 def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> str:
@@ -141,10 +147,10 @@ def _line(text: str) -> str:
     return " ".join(line.strip() for line in text.replace("\t", " ").splitlines() if line.strip())
 
 
-def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
-    """Lines of at most that width; what is typed or looked up (paths, flags, commands to start a run) is not broken: half of
-    a command is another one, and a terminal breaks a long line without a newline to copy."""
-    from oomproof import whole_commands  # not for a run that ended well
-
+def _wrapped(
+    text: str, indent: str, width: int, hanging: str | None = None, commands: Sequence[str] = ()
+) -> list[str]:
+    """Lines of at most that width; paths, flags and these commands are not broken: half of a command is another one, and a
+    terminal breaks a long line without a newline to copy."""
     hanging, text = (indent + "  ", _line(text)) if hanging is None else (hanging, text)
-    return whole_commands.folded(text, max(_NARROW, width), indent, hanging)
+    return folded(text, max(_NARROW, width), indent, hanging, commands=[_line(line) for line in commands])

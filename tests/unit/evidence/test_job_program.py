@@ -10,9 +10,9 @@ import pytest
 from helpers_case import LEADER, MIB, Attempt
 
 from oomproof.diagnosis.judge import judge
-from oomproof.evidence.program_source import inline_code, is_native
 from oomproof.evidence.case_collector import _had_gone
 from oomproof.evidence.case_file import Growth, ProcessSeen
+from oomproof.evidence.program_source import inline_code, is_native
 from oomproof.records import replace
 
 
