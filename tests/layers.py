@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src/oomproof"
 # The rooms of the core from top to bottom: a lower one never imports a higher one.
 ROOMS = (
     "cli", "live", "reports", "remedies", "plans", "diagnosis", "evidence", "runner", "guard", "ledger", "alerts", "trend",
-    "recording", "settings", "causes", "own_command", "units", "islands", "errors", "printable", "whole_commands", "machine",
+    "recording", "settings", "causes", "own_command", "units", "islands", "errors", "printable", "machine",
     "records", "leaf",
 )  # fmt: skip
 APART = ("agent",)  # inside the job; nothing of ours imports it

@@ -24,6 +24,7 @@ class Cause:
     sign_of_kill: bool = False  # what a kill looks like from inside the job: who killed explains it
     sign_of_gpu_fault: bool = False  # what the program sees of an error that the GPU's driver reports
     lost_process: bool = False  # what the sudden end of one process looks like to the others
+    killer_in_kernel_log: bool = False  # its advice is to look there
     # an allocation of the host's that the kernel refused, as under a limit of address space
     refused: bool = False
     shared_memory: bool = False  # what a full /dev/shm looks like: its samples decide
@@ -64,7 +65,9 @@ class Cause:
         return "good" if self.good else "ours" if self.stopped_by else "bad"
 
 
-_AGAIN = "then run it under watch: oomproof run -- CMD"
+RUN = "oomproof run -- CMD"  # stands where a template says {run}
+RAISE_LIMIT = "raise that limit (container --memory, Slurm --mem, systemd MemoryMax)"
+_AGAIN = "then run it under watch: {run}"
 _KERNEL_LOG = "the kernel's log around that time: journalctl -k, or dmesg"
 
 _TABLE = (
@@ -78,7 +81,7 @@ _TABLE = (
           constraint="CONSTRAINT_MEMCG", reason="its memory cgroup was at its limit",
           remedies=("fewer-workers", "one-data-copy", "half-the-batch"),
           headline="out of memory: the kernel killed {victim} at the memory limit of its cgroup{cgroup}",
-          next="raise that limit (container --memory, Slurm --mem, systemd MemoryMax), or make the job smaller",
+          next=f"{RAISE_LIMIT}, or make the job smaller",
           test=_KERNEL_LOG),
     Cause("oom-kill-cpuset", memory=True, killed_by="kernel", label="kernel: cpuset full",
           constraint="CONSTRAINT_CPUSET", reason="the memory nodes of its cpuset were full",
@@ -92,7 +95,7 @@ _TABLE = (
           test=_KERNEL_LOG),
     Cause("systemd-oomd", memory=True, killed_by="daemon",
           headline="killed by systemd-oomd{victim_of}: memory pressure or swap use crossed its threshold",
-          next="run it in a scope of its own: oomproof run -- CMD; or ManagedOOMPreference=avoid for it",
+          next="run it in a scope of its own: {run}; or ManagedOOMPreference=avoid for it",
           test="journalctl -u systemd-oomd"),
     Cause("earlyoom", memory=True, killed_by="daemon",
           headline="killed by earlyoom{victim_of}: available memory fell below its threshold",
@@ -132,16 +135,16 @@ _TABLE = (
     Cause("jax-oom", label="memory full (JAX)", memory=True, gpu=True, handled_as="a full GPU",
           remedies=("jax-preallocate", "half-the-batch"),
           headline="out of memory in JAX/XLA{gpu}",
-          next="halve the batch; XLA_PYTHON_CLIENT_PREALLOCATE=false shows what is really used",
+          next="{halve}; XLA_PYTHON_CLIENT_PREALLOCATE=false shows what is really used",
           test="the allocator's table in the log"),
     Cause("tf-oom", label="memory full (TensorFlow)", memory=True, gpu=True, handled_as="a full GPU",
           remedies=("tensorflow-growth", "half-the-batch"),
           headline="out of memory in TensorFlow{gpu}",
-          next="halve the batch, or set memory growth on the GPU",
+          next="{halve}, or set memory growth on the GPU",
           test="the allocator's table in the log"),
     Cause("mps-oom", label="GPU memory full (MPS)", memory=True, gpu=True, device="mps", remedies=("half-the-batch",),
           headline="out of memory on Apple's GPU (MPS){gpu}",
-          next="halve the batch; the GPU shares the machine's RAM, so close what else is large",
+          next="{halve}; the GPU shares the machine's RAM, so close what else is large",
           test="Activity Monitor while it runs"),
     Cause("cublas-alloc", label="cuBLAS failed", memory=True, gpu=True, device="cuda", sign_of_gpu_fault=True, doubtful=True,
           remedies=("half-the-batch",),
@@ -152,7 +155,7 @@ _TABLE = (
           headline="cuDNN failed: a full card or a mismatch of versions",
           next="half the batch tells which: if it still fails, compare torch.version.cuda with the driver",
           test="the same run with half the batch"),
-    Cause("dataloader-killed", label="loader worker died", sign_of_kill=True, lost_process=True, remedies=("fewer-workers",),
+    Cause("dataloader-killed", label="loader worker died", sign_of_kill=True, lost_process=True, killer_in_kernel_log=True, remedies=("fewer-workers",),
           headline="{worker_end}{pids}",
           next="the kernel's log says by whom: dmesg | grep -i 'killed process'; num_workers=0 shows whether the data is the load",
           test="the kernel's log for the worker's pid"),
@@ -177,10 +180,10 @@ _TABLE = (
           headline="native code could not allocate memory (std::bad_alloc)",
           next="make the job smaller; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; the same run with half the data"),
-    Cause("killed-unknown", from_outside=True, unexplained=True, label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
+    Cause("killed-unknown", from_outside=True, killer_in_kernel_log=True, unexplained=True, label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
           remedies=("fewer-workers",),
           headline="killed by SIGKILL; this text does not say by whom",
-          next="ask the kernel: dmesg | grep -i 'killed process'; next time start it with: oomproof run -- CMD",
+          next="ask the kernel: dmesg | grep -i 'killed process'; next time start it with: {run}",
           test="the kernel's log at that time; sacct under Slurm"),
     Cause("segfault", label="segmentation fault", sign_of_gpu_fault=True, by_signal=True, kernel_fault=True,
           headline="crashed: segmentation fault{fault}, not an OOM kill",
@@ -248,7 +251,7 @@ _TABLE = (
     Cause("guard-lost", from_outside=True, unexplained=True, label="end not seen"),
     Cause("silent-end", unexplained=True, label="silent end", doubtful=True,
           headline="died without a word: the log stops before its own end",
-          next="next time under watch, which sees the signal, the kernel's counters and the memory: oomproof run -- CMD; "
+          next="next time under watch, which sees the signal, the kernel's counters and the memory: {run}; "
                "several such logs: oomproof why --all FILE…",
           test="the same run under oomproof run: it records how it ended"),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import IO, Any, TextIO
 
 # C0 but newline and tab, DEL, C1, line separators, marks that reorder or hide text, halves of surrogates (bytes that are
@@ -86,13 +87,49 @@ def folded_message(text: str, width: int | None) -> str:
     lines = text.split("\n")
     if width is None or all(len(line) <= width for line in lines):
         return text
-    from oomproof.whole_commands import folded
-
     folded_lines: list[str] = []
     for line in lines:
         indent = line[: len(line) - len(line.lstrip(" "))]
-        folded_lines += folded(line[len(indent) :], width, indent, indent + "  ")
+        if " -- " in line:  # a command to copy: the terminal breaks it without a newline
+            folded_lines.append(line)
+        else:
+            folded_lines += folded(line[len(indent) :], width, indent, indent + "  ")
     return "\n".join(folded_lines)
+
+
+def folded(
+    text: str,
+    width: int,
+    first: str,
+    hanging: str,
+    *,
+    commands: Sequence[str] = (),
+    break_long_words: bool = False,
+) -> list[str]:
+    """Lines of at most that width, ``first`` before the first of them and ``hanging`` before the others. Each of the text's
+    ``commands`` has a line of its own, however long: what is copied by a click on it is the command alone."""
+    if len(first) + len(text) <= width:
+        return [first + text]
+    import textwrap  # not for a run that ended well
+
+    lines: list[str] = []
+    for command in (*commands, ""):
+        before, found, after = text.partition(command) if command else (text, "", "")
+        if command and not found:
+            continue
+        text = after
+        if before := before.strip():
+            lines += textwrap.wrap(
+                before.lstrip(",; ") if lines else before,
+                width,
+                initial_indent=hanging if lines else first,
+                subsequent_indent=hanging,
+                break_long_words=break_long_words,
+                break_on_hyphens=False,
+            )
+        if found:
+            lines.append((hanging if lines else first) + command)
+    return lines or [first]
 
 
 def show_line(line: str) -> None:

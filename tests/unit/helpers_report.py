@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from oomproof.diagnosis.verdict import Change, Gpu, Kill, RankedCause, Remedy, Verdict, Victim
+from oomproof.diagnosis.verdict import Change, Command, Gpu, Kill, RankedCause, Remedy, Verdict, Victim, steps
 from oomproof.evidence.case_file import Evidence, Missing
 from oomproof.machine import processes
 from oomproof.recording.run_folders import Run
@@ -130,7 +130,7 @@ def verdict(run: str | None = None, texts: str = "") -> Verdict:
         run, 1 if run else None, "oom-kill-memcg", "proven", 0.93,
         "out of memory: the kernel killed the job, holding 28.0 GiB; the job's own limit of 30.0 GiB was full" + texts,
         "the kernel's log names the process; it was ended by SIGKILL" + texts,
-        "halve --workers, or give it a higher limit: oomproof run --limit 36G -- python train.py" + texts,
+        steps("halve --workers, or give it a higher limit: ", Command("oomproof run --limit 36G -- python train.py" + texts)),
         phase="train", step=1450, victim=victim,
         gpu=Gpu(0, 24 * GIB, GIB, 2 * GIB, 18 * GIB, 3 * GIB),
         causes=(RankedCause("oom-kill-memcg", 0.93, ("kernel.1",), "dmesg | grep oom-kill" + texts),

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from oomproof.causes import RUN, cause_of
 from oomproof.diagnosis.smaller_command import (
     WORKERS,
     bare_name,
@@ -13,7 +14,7 @@ from oomproof.diagnosis.smaller_command import (
     with_value,
     workers_that_fit,
 )
-from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.diagnosis.verdict import Change, Command, Remedy, Step, Steps, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.run_settings import ACCUMULATION, BATCH, EVAL_BATCH
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
@@ -102,10 +103,14 @@ def as_flag(size: int) -> str:
     return f"{math.ceil(size / GIB)}G" if size >= 4 * GIB else f"{math.ceil(size / MIB)}M"
 
 
-def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str:
+def command(
+    case: CaseFile, *flags: str, argv: Sequence[str] | None = None, env: str = "", output: str = ""
+) -> str:
     """The run again with the settings it was given, unless the flags give others; ``argv``: changed arguments."""
-    line = command_line(case, *flags, argv=argv)
-    return line or f"the same command again{' with ' if flags else ''}{' '.join(flags)}"
+    before, after = f"{env} " if env else "", f" > {output}" if output else ""
+    if line := command_line(case, *flags, argv=argv):
+        return Command(f"{before}{line}{after}")
+    return f"{before}the same command again{' with ' if flags else ''}{' '.join(flags)}{after}"
 
 
 def command_line(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str | None:
@@ -139,30 +144,39 @@ def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str]]) -> str:
 
 
 READ_ON = "read its last lines"
-HALVE_THE_BATCH = "halve the batch and double gradient accumulation: the same effective batch"
+HALVE_THE_BATCH = Remedy(
+    "halve the batch and double gradient accumulation: the same effective batch", change=HALF_THE_BATCH.change
+)
 
 
-def again(case: CaseFile, advice: str) -> str:
+def again(case: CaseFile, told: WeightedCause) -> Steps:
     """Advice on a text as advice on this run: its own command, and where its output is."""
-    if advice in ("read the traceback", READ_ON):
-        return f"{advice}: {read_output(case)}"
-    if "dmesg" in advice and kernel_ruled_out(case):
-        if "num_workers" not in advice and not has_loader(case):
-            return f"the kernel killed nothing while it ran: ask who or what sent it (a person, a scheduler), then {command(case)}"
-        return f"the kernel killed nothing while it ran; to see the error itself: {with_workers(case, 0)}"
-    elsewhere = any(advice == remedy.title for remedy in IN_PLACE_OF_THE_BATCH.values())
-    if (advice == HALVE_THE_BATCH or elsewhere) and died_loading(case):
-        return f"{SMALLER_WEIGHTS.title}. Then {command(case)}"
-    evaluated = advice == IN_PLACE_OF_THE_BATCH["eval"].title
+    following = steps(told.next)
+    change = following[0].change if len(following) == 1 else None
+    cause = cause_of(told.cause)
+    if cause.generic:
+        return steps(following, ": ", read_output(case))
+    if cause.killer_in_kernel_log and change is None and kernel_ruled_out(case):
+        if told.cause == "killed-unknown" and not has_loader(case):
+            someone = "ask who or what sent it (a person, a scheduler), then "
+            return steps(f"the kernel killed nothing while it ran: {someone}", command(case))
+        return steps(
+            "the kernel killed nothing while it ran; to see the error itself: ", with_workers(case, 0)
+        )
+    elsewhere = any(change == remedy.change for remedy in IN_PLACE_OF_THE_BATCH.values())
+    halved = change == HALVE_THE_BATCH.change
+    if (halved or elsewhere) and died_loading(case):
+        return steps(f"{SMALLER_WEIGHTS.title}. Then ", command(case))
+    evaluated = change == IN_PLACE_OF_THE_BATCH["eval"].change
     half = half_the_eval_batch(case) if evaluated else half_the_batch(case)
-    if (advice == HALVE_THE_BATCH or evaluated) and half.command is not None:
-        return f"{half.title}: {half.command}"
+    if (halved or evaluated) and half.command is not None:
+        return (Step(f"{half.title}: ", half.command, half.change),)
     if elsewhere:
-        return f"{advice}. Then {command(case)}"
-    return advice.replace("oomproof run -- CMD", command(case))
+        return steps(following, ". Then ", command(case))
+    return steps(*(steps(step.text, command(case)) if step.command == RUN else (step,) for step in following))
 
 
-def with_workers(case: CaseFile, count: int | None = None) -> str:
+def with_workers(case: CaseFile, count: int | None = None) -> str | Steps:
     """The run again with so many loader workers, None: half of them; where its command line does not say how many, what
     to change in its code first."""
     argument = find_argument(case.argv)
@@ -171,7 +185,7 @@ def with_workers(case: CaseFile, count: int | None = None) -> str:
         if count is None and not has_loader(case):
             processes = f"fewer processes in {case.pool}()" if case.pool else "fewer processes at once"
             change = f"{processes}, or smaller ones,"
-        return f"{change} in its code, then {command(case)}"
+        return steps(f"{change} in its code, then ", command(case))
     return command(
         case, argv=with_value(case.argv, argument, argument.value // 2 if count is None else count)
     )
@@ -212,7 +226,7 @@ def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
     }
     remedies = tuple(halves.get(id(remedy), remedy) for remedy in remedies)
     return tuple(
-        replace(remedy, command=f"{remedy.change.key}={remedy.change.after} {command(case)}")
+        replace(remedy, command=command(case, env=f"{remedy.change.key}={remedy.change.after}"))
         if remedy.command is None
         and remedy.change is not None
         and remedy.change.kind == "env"
@@ -224,7 +238,7 @@ def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
 
 def read_output(case: CaseFile) -> str:
     """The command that shows the last lines the job printed."""
-    return f"oomproof logs {case.called} | tail -n 40" if case.run else "tail -n 40 output.log"
+    return Command(f"oomproof logs {case.called} | tail -n 40" if case.run else "tail -n 40 output.log")
 
 
 def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:

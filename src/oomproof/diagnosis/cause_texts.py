@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from oomproof.causes import CAUSES
+from oomproof.causes import CAUSES, RAISE_LIMIT, RUN, Cause
 from oomproof.diagnosis.advice import (
     BOTH_NAMES,
     HALF_THE_BATCH,
@@ -17,7 +17,7 @@ from oomproof.diagnosis.advice import (
     READ_ON,
 )
 from oomproof.diagnosis.smaller_command import find_argument, with_value, workers_that_fit
-from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.diagnosis.verdict import Change, Command, Remedy, Step, Steps, steps
 from oomproof.evidence.texts.finding import Finding, GpuNumbers, TaskJob
 from oomproof.evidence.texts.kill_history import SAME_KILL
 from oomproof.leaf.allocator_memory import OLD_NAME
@@ -141,21 +141,21 @@ def _available(finding: Finding) -> tuple[int | None, str]:
     )
 
 
-def next_command(remedy: Remedy, argv: Sequence[str]) -> str:
+def next_command(remedy: Remedy, argv: Sequence[str]) -> Steps:
     """A command that differs from the one that died."""
     change = remedy.change
     assert change is not None
     if remedy.command is not None:
-        return remedy.command
+        return (Step("", remedy.command, change),)
     if change.key == PROCESSES:
-        return f"fewer processes at once ({change.before} → {change.after}), each under watch: oomproof run -- CMD"
-    again = shlex.join(argv) if argv else "CMD"
-    return f"set {change.key} to {change.after} (it was {change.before}), then: oomproof run -- {again}"
+        text = f"fewer processes at once ({change.before} → {change.after}), each under watch: "
+        return (Step(text, RUN, change),)
+    again = f"oomproof run -- {shlex.join(argv)}" if argv else RUN
+    return (Step(f"set {change.key} to {change.after} (it was {change.before}), then: ", again, change),)
 
 
 _KILLED = re.compile(r"(?i)kill|\b137\b|杀")
 _EXITED = re.compile(r"exited unexpectedly with exit code (?!137\b)(\d+)")
-_HALVE = re.compile(rf"^(?:{re.escape(HALVE_THE_BATCH)}|halve the batch)")
 _RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own heap limit: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own heap limit: -Xmx8g, or spark.driver.memory and spark.executor.memory"
@@ -200,10 +200,18 @@ def victim_text(finding: Finding) -> str:
     return f"{name}{pid}" + (f", which held {format_size(held)}" if held else "")
 
 
-def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> tuple[str, str]:
+def general_advice(cause: Cause, values: Mapping[str, str] | None = None) -> Steps:
+    """What the table says to do next, with these values in it."""
+    before, run, after = cause.next.partition("{run}")
+    before, after = (part.format_map(values or {}) for part in (before, after))
+    return steps(before, Command(RUN) if run else "", after)
+
+
+def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> tuple[str, Steps]:
     """(headline, next) with this finding's own names and figures, and the command that died where a text tells it."""
     cause = CAUSES[finding.cause]
-    victim = victim_text(finding)
+    smaller = IN_PLACE_OF_THE_BATCH.get(phase, HALVE_THE_BATCH) if cause.gpu else HALVE_THE_BATCH
+    victim, on_card = victim_text(finding), gpu_next(finding.gpu)
     limit = (
         f" ({finding.cgroup}" + (f", {format_size(finding.limit)}" if finding.limit else "") + ")"
         if finding.cgroup
@@ -220,7 +228,8 @@ def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> 
         "victim_of": "" if victim == "a process" else f": {victim}",
         "cgroup": limit,
         "gpu": gpu_text(finding.gpu),
-        "gpu_next": gpu_next(finding.gpu),
+        "gpu_next": on_card or smaller.title,
+        "halve": "halve the batch" if smaller is HALVE_THE_BATCH else smaller.title,
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
         "heap_next": _heap_next(finding),
         "worker_end": _worker_end(finding),
@@ -230,15 +239,19 @@ def fill(finding: Finding, argv: Sequence[str] = (), phase: str = "unknown") -> 
         "message_in": f" ({_short(job.message)})" if job.message else "",
         "xid": f" {kernel.xid}" if kernel.xid is not None else "",
     }
-    headline, advice = cause.headline.format_map(values), cause.next.format_map(values)
-    if cause.gpu and (instead := IN_PLACE_OF_THE_BATCH.get(phase)) is not None:
-        advice = _HALVE.sub(lambda _: instead.title, advice)
+    headline, advice = cause.headline.format_map(values), general_advice(cause, values)
+    if cause.slug == "cuda-oom" and not on_card:
+        advice = (Step(smaller.title, change=smaller.change),)
     if cause.slug == "other-error" and not (job.exception or job.message or job.heard in _RAISED):
-        headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
+        headline, advice = (
+            finding.says,
+            steps(READ_ON),
+        )  # a sentence of ours already, and there is no traceback
     if _by_itself(finding):
-        advice = "to see its own error: the same command with num_workers=0"
+        text = "to see its own error: the same command with num_workers=0"
+        advice = (Step(text, change=NO_WORKERS.change),)
     if (fewer := fewer_workers(finding, argv)) is not None:
-        advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
+        advice = steps(next_command(fewer, argv), f"; or {RAISE_LIMIT}" if finding.limit else "")
     return headline, advice
 
 
@@ -281,6 +294,7 @@ def fragmented(gpu: GpuNumbers) -> bool:
 
 
 def gpu_next(gpu: GpuNumbers | None) -> str:
+    """What the figures of the card call for; empty: a smaller batch."""
     if gpu is not None and gpu.neighbours and gpu.requested and gpu.neighbours >= gpu.requested:
         if gpu.neighbour_pids:
             pids = ",".join(map(str, gpu.neighbour_pids))
@@ -293,7 +307,7 @@ def gpu_next(gpu: GpuNumbers | None) -> str:
         )
     if gpu is not None and fragmented(gpu):
         return f"{OLD_NAME}=expandable_segments:True ({BOTH_NAMES}), then the batch"
-    return HALVE_THE_BATCH
+    return ""
 
 
 REMEDIES = {

@@ -16,7 +16,7 @@ from oomproof.diagnosis.advice import (
     what_is_smaller,
     without_batches,
 )
-from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.diagnosis.verdict import Change, Remedy, Steps, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import MIB, format_duration, format_size
 
@@ -91,22 +91,23 @@ _DATA_FILE = re.compile(
 )
 
 
-def change_first(case: CaseFile, limit: int | None) -> str:
+def change_first(case: CaseFile, limit: int | None) -> Steps:
     """``limit``: the job's own, where that was full; None: the machine was."""
     if limit is not None and case.host is None:
         more = as_flag(int(limit * STEP))
-        return (
-            f"see whether the machine has more: oomproof check --need {more}; "
-            f"then {command(case, f'--limit {more}')}"
+        return steps(
+            f"see whether the machine has more: oomproof check --need {more}; then ",
+            command(case, f"--limit {more}"),
         )
     full = "the machine has no memory for a higher limit: " if limit is not None else ""
-    return full + (
+    return steps(
+        full,
         _after_others(case, limit)
-        or f"{_smaller(case, limit)}; unchanged it ends the same way. Then {command(case)}"
+        or steps(f"{_smaller(case, limit)}; unchanged it ends the same way. Then ", command(case)),
     )
 
 
-def _after_others(case: CaseFile, limit: int | None) -> str | None:
+def _after_others(case: CaseFile, limit: int | None) -> Steps | None:
     """Others held a good part, and without them it fits: it waits for its turn."""
     host, others = case.host, held_by_others(case)
     need = int(limit * STEP) if limit is not None else case.held
@@ -116,7 +117,7 @@ def _after_others(case: CaseFile, limit: int | None) -> str | None:
     if case.twin is not None:
         who = f"the same command ran as pid {case.twin.pid} and held {format_size(case.twin.held)}"
     flags = [f"--need {as_flag(need)}"] + ([f"--limit {as_flag(need)}"] if limit is not None else [])
-    return f"{who} (oomproof check); this waits for its turn: {command(case, *flags)}"
+    return steps(f"{who} (oomproof check); this waits for its turn: ", command(case, *flags))
 
 
 def _smaller(case: CaseFile, limit: int | None) -> str:

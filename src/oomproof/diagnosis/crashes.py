@@ -8,7 +8,7 @@ import signal
 
 from oomproof.diagnosis.advice import command_line
 from oomproof.diagnosis.smaller_command import find_argument, with_value
-from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.diagnosis.verdict import Change, Command, Remedy, Steps, steps
 from oomproof.evidence.agent_files import Crash
 from oomproof.evidence.case_file import CaseFile
 from oomproof.leaf.command_lines import needs_its_shell, shell_line, shell_words
@@ -42,9 +42,11 @@ def crash_of_another(case: CaseFile, number: int) -> Crash | None:
     return crash if end is None or crash.wall is None or 0 <= end - crash.wall + 1 <= _RECENT else None
 
 
-def native_stack(case: CaseFile) -> str:
+def native_stack(case: CaseFile) -> Steps:
     """What to type for the line of a compiled program."""
-    return f"get the stack of the crash: gdb -batch -ex run -ex bt --args {shlex.join(case.argv)}"
+    return steps(
+        "get the stack of the crash: ", Command(f"gdb -batch -ex run -ex bt --args {shlex.join(case.argv)}")
+    )
 
 
 def crash_remedies(case: CaseFile, crash: Crash | None, own: bool = True) -> tuple[Remedy, ...]:

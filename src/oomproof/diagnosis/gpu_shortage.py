@@ -10,7 +10,7 @@ import shlex
 from typing import Literal
 
 from oomproof.diagnosis.advice import BOTH_NAMES, SMALLER_WEIGHTS, as_flag, command, half_the_batch
-from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
+from oomproof.diagnosis.verdict import Change, Command, Gpu, Remedy, Steps, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
 from oomproof.leaf.allocator_memory import OLD_NAME, off_text, settings_name
@@ -33,7 +33,7 @@ class Shortage:
     kind: Kind
     headline: str  # what ran out, in one phrase
     why: str  # the figures under it
-    next: str
+    next: Steps
     remedies: tuple[Remedy, ...]
 
 
@@ -226,8 +226,10 @@ def _why(kind: Kind, oom: GpuOom) -> str:
     return "; ".join(sentence for sentence in told if sentence)
 
 
-def _next(first: Remedy, case: CaseFile) -> str:
-    return f"{first.title}: {first.command}" if first.command else f"{first.title}; then {command(case)}"
+def _next(first: Remedy, case: CaseFile) -> Steps:
+    if first.command:
+        return steps(f"{first.title}: ", Command(first.command))
+    return steps(f"{first.title}; then ", command(case))
 
 
 # --- remedies ---------------------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ def _split(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
             f"let segments grow instead of splitting: {format_size(oom.unused)} was reserved but unused ({BOTH_NAMES})",
             "measured",
             oom.unused,
-            f"{name}=expandable_segments:True {command(case)}",
+            command(case, env=f"{name}=expandable_segments:True"),
             Change("env", name, after="expandable_segments:True"),
         ),
     )

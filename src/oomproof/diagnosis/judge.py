@@ -13,6 +13,7 @@ from oomproof.diagnosis import rules
 from oomproof.diagnosis.verdict import (
     PHASES,
     Certainty,
+    Command,
     Kill,
     RankedCause,
     Remedy,
@@ -20,9 +21,9 @@ from oomproof.diagnosis.verdict import (
     Victim,
     Weight,
     WeightedCause,
+    steps,
 )
 from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
-from oomproof.evidence.texts.beliefs import corrections
 from oomproof.records import replace
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         probability=probability,
         headline=best.headline,
         why=best.why + _slowed(case, best),
-        next=best.next + _checkpoint(case, best),
+        next_steps=steps(best.next, _checkpoint(case, best)),
         phase=best.phase if best.phase in PHASES else _phase(case),
         step=best.step if best.step is not None else _step(case),
         victim=best.victim,
@@ -98,6 +99,10 @@ def _corrected_beliefs(case: CaseFile, best: WeightedCause) -> list[Evidence]:
     held = victim.anon_rss_bytes + (victim.shmem_rss_bytes or 0) if victim and victim.anon_rss_bytes else None
     total_vm = victim.total_vm_bytes if victim else None
     spare, alive = (gpu.reserved_unallocated_bytes, gpu.allocated_bytes) if gpu else (None, None)
+    if not names and not total_vm:
+        return []
+    from oomproof.evidence.texts.beliefs import corrections  # not for a run that ended well
+
     said = corrections(names, cause_of(best.cause), held, total_vm, spare, alive)
     return [Evidence(f"belief.{at}", where, None, *words) for at, words in enumerate(said, 1)]
 
@@ -203,7 +208,7 @@ def _on_another_host(case: CaseFile) -> WeightedCause:
         "possible",
         f"it is on {case.elsewhere}, not visible from here",
         "another machine that shares this folder started it, and no exit status is written: it may still run there",
-        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.called}",
+        steps(f"ask there: ssh {case.elsewhere}, then: ", Command(f"oomproof why {case.called}")),
     )
 
 

@@ -30,7 +30,7 @@ from oomproof.diagnosis.change_first import (
     size_is_unknown,
 )
 from oomproof.diagnosis.stopping_actions import guard_stop
-from oomproof.diagnosis.verdict import Change, Culprit, Remedy
+from oomproof.diagnosis.verdict import Change, Command, Culprit, Remedy, Steps, steps
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
 from oomproof.evidence.case_file import CaseFile, Growth, OtherJob
 from oomproof.records import dataclass, replace
@@ -64,7 +64,7 @@ _PAST_LOADING = ("train", "eval", "generate")
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    next: str
+    next: str | Steps
     remedies: tuple[Remedy, ...]
     told: tuple[str, ...] = ()  # what belongs into the verdict's why
     culprit: Culprit | None = None
@@ -84,7 +84,7 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
     if copies is None:
         return memory
     remedies = (copies, *(remedy for remedy in memory.remedies if remedy != ONE_DATA_COPY))
-    return replace(memory, next=f"{copies.title}; then {command(case)}", remedies=remedies)
+    return replace(memory, next=steps(f"{copies.title}; then ", command(case)), remedies=remedies)
 
 
 def culprit_of(case: CaseFile) -> OtherJob | None:
@@ -114,7 +114,7 @@ def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
         advice = f"pause or finish {who} first, or start it with oomproof run too"
         remedies = (*_about_the_unmanaged(other, who), reserved)
     return MemoryAnswer(
-        f"{advice}; then {again}",
+        steps(f"{advice}; then ", again),
         remedies,
         (other_text(other),),
         Culprit(
@@ -173,32 +173,38 @@ def _about_growth(
     told = f"it {growth_text(growth)}"
     longer = _only_longer(case, growth, limit)
     where = _KEPT_WHERE.get(growth.phase, "from step to step")
-    following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
+    following = steps(f"find what is kept {where}, a smaller batch only delays the end; then ", command(case))
     if growth.workers:
         kept = _about_workers(case, growth)
-        following = f"{kept.title}; then {command(case)}"
+        following = steps(f"{kept.title}; then ", command(case))
     elif kept_there := growth.kept_in or _kept_in(case, growth):
         kept = Remedy(f"empty it, or keep less in it: {kept_there}", change=Change("code", "growth"))
-        following = f"it is kept in {kept_there}; a smaller batch only delays the end. Then {command(case)}"
+        following = steps(
+            f"it is kept in {kept_there}; a smaller batch only delays the end. Then ", command(case)
+        )
     elif growth.made_at:
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
-        following = f"{growth.made_at}; a smaller batch only delays the end. Then {command(case)}"
+        following = steps(f"{growth.made_at}; a smaller batch only delays the end. Then ", command(case))
     elif case.native:
-        following = (
-            f"find what it never frees: valgrind --tool=massif {shlex.join(case.argv)}, with a small input"
-        )
+        massif = Command(f"valgrind --tool=massif {shlex.join(case.argv)}")
+        following = steps("find what it never frees: ", massif, ", with a small input")
     elif growth.not_a_leak:
         kept = Remedy(growth.not_a_leak, "measured", change=Change("env", "MALLOC_ARENA_MAX", after="2"))
-        following = f"{growth.not_a_leak}: MALLOC_ARENA_MAX=2 {command(case)}"
+        following = steps(f"{growth.not_a_leak}: ", command(case, env="MALLOC_ARENA_MAX=2"))
     elif died_loading(case):
         kept = ONE_DATA_COPY
-        following = f"it was still loading: {LOAD_LESS}; then {command(case)}"
+        following = steps(f"it was still loading: {LOAD_LESS}; then ", command(case))
         if longer:
-            following = f"it was still loading: {LOAD_LESS}; or give it more: {_at_limit(case, longer[0])}"
+            following = steps(
+                f"it was still loading: {LOAD_LESS}; or give it more: ", _at_limit(case, longer[0])
+            )
     elif (
         growth.steps is None and longer and growth.phase not in _PAST_LOADING
     ):  # it told no steps: it may have been loading all the time
-        following = f"find what is kept as it runs; if it was still loading, it needs more: {_at_limit(case, longer[0])}"
+        following = steps(
+            "find what is kept as it runs; if it was still loading, it needs more: ",
+            _at_limit(case, longer[0]),
+        )
     return MemoryAnswer(
         following,
         (*beside, kept, *longer),
@@ -284,13 +290,14 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
             else f"or make the job smaller ({_named(case, change, HALF_THE_BATCH in smaller)})"
         )
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
-        following = f"{learn}{_at_limit(case, raised[0])}, {or_else}"
+        following = steps(learn, _at_limit(case, raised[0]), f", {or_else}")
     elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, LESS_DATA, IN_CHUNKS):
-        following = f"{smaller[0].title}; then {command(case)}"
+        following = steps(f"{smaller[0].title}; then ", command(case))
     elif change is not None and change.command is not None:
-        following = change.command
-        if limit is not None and case.host is not None:
-            following = f"the machine has no memory for a higher limit: {following}"
+        full = limit is not None and case.host is not None
+        following = steps(
+            "the machine has no memory for a higher limit: " if full else "", Command(change.command)
+        )
     else:
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
@@ -299,7 +306,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     if largest.held:  # whether it grew is not known
         told = (*told, f"{largest.text}, {largest.held}")
     advice, kept = _less_of(case, largest)
-    return MemoryAnswer(f"{advice}; or {following}", (*beside, kept, *raised, *smaller), told)
+    return MemoryAnswer(steps(f"{advice}; or ", following), (*beside, kept, *raised, *smaller), told)
 
 
 def _less_of(case: CaseFile, largest: Largest) -> tuple[str, Remedy]:

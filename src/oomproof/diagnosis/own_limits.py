@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from oomproof.diagnosis.advice import command, command_line
-from oomproof.diagnosis.verdict import Change, Remedy, WeightedCause
+from oomproof.diagnosis.verdict import Change, Command, Remedy, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import dataclass, replace
 from oomproof.units import GIB, MIB, format_size
@@ -22,7 +22,9 @@ def with_limit(claim: WeightedCause, case: CaseFile) -> WeightedCause:
         if host is not None
         else ""
     )
-    advice = f"start it from a shell without that limit (ulimit -v says unlimited there): {command(case)}"
+    advice = steps(
+        "start it from a shell without that limit (ulimit -v says unlimited there): ", command(case)
+    )
     lift = Remedy(
         "no limit of address space: it counts what is only mapped too, such as libraries and CUDA; --limit counts what is held",
         change=Change("system", "ulimit -v", before=f"{limit >> 10}", after="unlimited"),
@@ -89,7 +91,7 @@ def with_larger_heap(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     else:
         variable = "NODE_OPTIONS" if heap.program == "node" else "JAVA_TOOL_OPTIONS"
         line = command_line(case)
-        line = f"{variable}={after} {line}" if line else None
+        line = Command(f"{variable}={after} {line}") if line else None
         text = line or f"{variable}={after} in front of the same command"
         change = Change("env", variable, after=after)
         said = f"{variable}={after}"
@@ -98,7 +100,10 @@ def with_larger_heap(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     )
     larger = Remedy(f"a larger heap of its own: {said}", command=line, change=change)
     return replace(
-        claim, why=why, next=f"a larger heap, the machine itself was not short: {text}", remedies=(larger,)
+        claim,
+        why=why,
+        next=steps("a larger heap, the machine itself was not short: ", text),
+        remedies=(larger,),
     )
 
 

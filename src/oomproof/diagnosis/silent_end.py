@@ -6,7 +6,8 @@ import sys
 import time
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.verdict import RankedCause, Weight, WeightedCause, trust
+from oomproof.diagnosis.cause_texts import general_advice
+from oomproof.diagnosis.verdict import RankedCause, Steps, Weight, WeightedCause, steps, trust
 from oomproof.evidence.case_file import Evidence, KernelFault, KernelKill
 from oomproof.evidence.log_file import LogFile, log_file
 from oomproof.evidence.texts.finding import Progress
@@ -57,14 +58,14 @@ def silent_end(case: TextCase) -> list[WeightedCause]:
         "likely",
         f"died without a word {_position(progress)}",
         why,
-        f"first: {readings[0].test}; {cause.next}",
+        steps(f"first: {readings[0].test}; ", general_advice(cause)),
         evidence=ids,
         test=cause.test,
         phase=progress.phase,
         step=progress.training_step,
         readings=tuple(readings),
     )
-    return [claim, _alive(1 - died, progress, "no crash found here", why, cause.next)]
+    return [claim, _alive(1 - died, progress, "no crash found here", why, general_advice(cause))]
 
 
 def evidence_of_silence(case: TextCase) -> tuple[Evidence, ...]:
@@ -121,7 +122,9 @@ def _running(progress: Progress, file: LogFile) -> list[WeightedCause]:
     return [best, dead]
 
 
-def _alive(share: float, progress: Progress, headline: str, why: str, following: str) -> WeightedCause:
+def _alive(
+    share: float, progress: Progress, headline: str, why: str, following: str | Steps
+) -> WeightedCause:
     test = "is a process of it still there (ps), and does the file still grow?"
     return WeightedCause(
         "not-a-crash", share, "likely", headline, why, following, test=test, phase=progress.phase,

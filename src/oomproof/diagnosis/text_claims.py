@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
-from oomproof.diagnosis.cause_texts import fill, machine_text, remedies, test_of, victim_text, whole_job
+from oomproof.diagnosis.cause_texts import (
+    fill,
+    general_advice,
+    machine_text,
+    remedies,
+    test_of,
+    victim_text,
+    whole_job,
+)
 from oomproof.diagnosis.silent_end import evidence_of_silence, silent_end
 from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause, trust
 from oomproof.evidence.case_file import Evidence
@@ -314,7 +322,7 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
         certain,
         cause.headline,
         why,
-        cause.next,
+        general_advice(cause),
         phase=phase,
         step=case.progress.training_step,
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.causes import CAUSES, Cause, cause_of
 from oomproof.evidence.case_file import Evidence, Growth, GrowthPlace, KernelKill, Missing
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 
 
 class Weight(float):
@@ -168,6 +168,54 @@ class Remedy:
         }
 
 
+class Command(str):
+    """A line to type: it is shown in one piece and alone on its line."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to do next: words, and the command behind them. Steps stand one behind another as one sentence."""
+
+    text: str
+    command: str | None = None
+    change: Change | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "command": self.command,
+            "change": self.change.to_json() if self.change else None,
+        }
+
+
+Steps = tuple[Step, ...]
+
+
+def steps(*parts: str | Steps) -> Steps:
+    """Words, commands and finished steps in the order in which they are read."""
+    made, words = [], ""
+    for part in parts:
+        if isinstance(part, Command):
+            made.append(Step(words, str(part)))
+            words = ""
+        elif isinstance(part, str):
+            words += part
+        else:
+            for step in part:
+                made.append(replace(step, text=words + step.text))
+                words = ""
+    return (*made, Step(words)) if words else tuple(made)
+
+
+def sentence(following: str | Steps) -> str:
+    """The steps as `next` of a verdict has them: texts and commands one behind another."""
+    if isinstance(following, str):
+        return following
+    return "".join(step.text + (step.command or "") for step in following)
+
+
 @dataclass(frozen=True, slots=True)
 class RankedCause:
     cause: str
@@ -185,7 +233,7 @@ class WeightedCause:
     certainty: Certainty
     headline: str
     why: str
-    next: str
+    next: str | Steps  # words, or steps with the commands in them
     evidence: tuple[str, ...] = ()
     test: str = ""  # what would confirm it or rule it out
     victim: Victim | None = None
@@ -219,7 +267,7 @@ class Verdict:
     probability: float
     headline: str
     why: str
-    next: str
+    next_steps: Steps
     phase: str = "unknown"
     step: int | None = None
     victim: Victim | None = None
@@ -231,6 +279,10 @@ class Verdict:
     remedies: tuple[Remedy, ...] = ()
     growth: Growth | None = None  # of a death for memory
     culprit: Culprit | None = None
+
+    @property
+    def next(self) -> str:
+        return sentence(self.next_steps)
 
     @property
     def kind(self) -> Cause:
@@ -262,6 +314,7 @@ class Verdict:
                 "headline": self.headline,
                 "why": self.why,
                 "next": self.next,
+                "next_steps": [step.to_json() for step in self.next_steps],
                 "phase": self.phase,
                 "step": self.step,
                 "victim": plain(self.victim),
@@ -300,7 +353,9 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
     verdict = Verdict(
         run=value["run"],
         attempt=value["attempt"],
-        **{key: head[key] for key in ("cause", "certainty", "probability", "headline", "why", "next")},
+        **{key: head[key] for key in ("cause", "certainty", "probability", "headline", "why")},
+        # before 0.15 only the sentence was written
+        next_steps=_steps(head),
         phase=head["phase"],
         step=head["step"],
         victim=Victim(**head["victim"]) if head["victim"] else None,
@@ -347,13 +402,15 @@ def _growth(value: Mapping[str, Any]) -> Growth:
 
 
 def _remedy(value: Mapping[str, Any]) -> Remedy:
-    change = value["change"]
-    return Remedy(
-        value["title"],
-        value["basis"],
-        value["saves_bytes"],
-        value["command"],
-        Change(change["kind"], change["key"], change["file"], change["from"], change["to"])
-        if change
-        else None,
-    )
+    change = _change(value["change"])
+    return Remedy(value["title"], value["basis"], value["saves_bytes"], value["command"], change)
+
+
+def _steps(head: Mapping[str, Any]) -> Steps:
+    if "next_steps" not in head:  # an older version wrote only the sentence
+        return (Step(head["next"]),)
+    return tuple(Step(step["text"], step["command"], _change(step["change"])) for step in head["next_steps"])
+
+
+def _change(value: Mapping[str, Any] | None) -> Change | None:
+    return Change(value["kind"], value["key"], value["file"], value["from"], value["to"]) if value else None

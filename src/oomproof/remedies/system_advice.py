@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from oomproof.ledger.budget import default_floor
-from oomproof.machine.daemon_thresholds import Threshold
+from oomproof.machine.daemons import Threshold
 from oomproof.machine.swap import disk
 from oomproof.printable import one_line
 from oomproof.remedies.system_facts import Change, Fine, SystemFacts

@@ -26,7 +26,6 @@ from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
-from oomproof.whole_commands import commands_in
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
@@ -211,9 +210,10 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     if run is None:
         advice.append((_UNDER_WATCH[verdict.kind.memory, verdict.kind.gpu], f"oomproof run -- {command}"))
     if verdict.cause == "machine-down":  # the others have theirs from their remedies
-        for before, typed in commands_in(verdict.next):
-            told = before or "start it again"
-            advice.append((f"{told[:1].upper()}{told[1:]}.", typed))
+        for step in verdict.next_steps:
+            if step.command is not None:
+                told = step.text.strip(" ,;:") or "start it again"
+                advice.append((f"{told[:1].upper()}{told[1:]}.", step.command))
     peak = story.peak
     if story.about_host_memory and peak:
         if verdict.growth is None:  # what grows without end fits nowhere

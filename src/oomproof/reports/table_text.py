@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from oomproof import whole_commands
+from oomproof import printable
 from oomproof.printable import one_line
 
 Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
@@ -71,6 +71,6 @@ def folded_line(line: str, width: int) -> list[str]:
 
 def folded(head: str, text: str, width: int) -> list[str]:
     """``head`` and the text behind it, on lines of that width; what follows stands under the text's beginning."""
-    return whole_commands.folded(
+    return printable.folded(
         one_line(text), max(width, len(head) + 20), head, " " * len(head), break_long_words=True
     )

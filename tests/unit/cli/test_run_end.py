@@ -28,6 +28,7 @@ def verdict(cause: str, headline: str = "it died") -> Any:
         certainty="proven",
         why="exited with code 0",
         next="nothing",
+        next_steps=(),
         all_well=headline == "finished",
     )
 

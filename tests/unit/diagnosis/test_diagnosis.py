@@ -753,7 +753,7 @@ def test_json_is_schema_1_and_comes_back(attempt: Attempt) -> None:
         "schema", "run", "attempt", "verdict", "causes", "evidence", "kills", "missing", "remedies", "growth", "culprit",
     ]  # fmt: skip
     assert list(value["verdict"]) == [
-        "cause", "certainty", "probability", "headline", "why", "next", "phase", "step", "victim", "gpu",
+        "cause", "certainty", "probability", "headline", "why", "next", "next_steps", "phase", "step", "victim", "gpu",
     ]  # fmt: skip
     assert value["schema"] == 1 and value["run"] == "r1" and value["attempt"] == 1
     assert set(value["verdict"]["victim"]) == {

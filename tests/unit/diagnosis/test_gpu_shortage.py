@@ -11,6 +11,7 @@ from helpers_case import Attempt
 from helpers_gpu import GIB, MIB, account, owners
 
 from oomproof.diagnosis.gpu_shortage import kind_of, shortage
+from oomproof.diagnosis.verdict import sentence
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, last_oom, parse
 from oomproof.leaf.allocator_memory import settings_name
@@ -50,7 +51,7 @@ def test_the_cure_of_a_cache_is_the_length_that_fits() -> None:
     assert first.change is not None and (first.change.key, first.change.after) == ("max_new_tokens", "1400")
     assert first.saves_bytes and 4 * GIB < first.saves_bytes < 5 * GIB and first.basis == "predicted"
     assert second.change is not None and (second.change.before, second.change.after) == ("16", "11")
-    assert "max_new_tokens 2048 to 1400" in found.next
+    assert "max_new_tokens 2048 to 1400" in sentence(found.next)
 
 
 def test_a_list_of_predictions_is_named_with_its_place() -> None:

@@ -15,7 +15,7 @@ from oomproof.diagnosis.advice import command, merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.memory_answer import answer
-from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.diagnosis.verdict import Verdict, from_json, sentence
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_evidence import describe
 from oomproof.evidence.case_file import (
@@ -369,10 +369,12 @@ def test_a_step_up_that_was_tried_is_followed_by_a_leap(attempt: Attempt) -> Non
 def test_workers_are_changed_where_the_command_says_how_many(attempt: Attempt) -> None:
     attempt.run["argv"] = ["python", "train.py", "--num-workers", "4"]
     case = attempt.case()
-    assert with_workers(case, 0).endswith("-- python train.py --num-workers 0")
-    assert with_workers(case).endswith("-- python train.py --num-workers 2")
+    assert sentence(with_workers(case, 0)).endswith("-- python train.py --num-workers 0")
+    assert sentence(with_workers(case)).endswith("-- python train.py --num-workers 2")
     attempt.run["argv"] = ["python", "train.py"]
-    assert with_workers(attempt.case(), 0).startswith("num_workers=0 in its code, then oomproof run")
+    assert sentence(with_workers(attempt.case(), 0)).startswith(
+        "num_workers=0 in its code, then oomproof run"
+    )
 
 
 def test_the_batch_of_a_gpu_job_is_named_too(attempt: Attempt) -> None:
@@ -491,7 +493,7 @@ def test_what_grows_where_it_generates_is_not_loading(phase: str, where: str, lo
     case = CaseFile(
         argv=("python", "gen.py"), host=host, job=job, growth=replace(LEAK, phase=phase, steps=None)
     )
-    following = answer(case, GIB, machine=False).next
+    following = sentence(answer(case, GIB, machine=False).next)
     assert ("if it was still loading" in following) is loading and where in following
 
 

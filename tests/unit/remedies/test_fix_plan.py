@@ -19,7 +19,7 @@ HOST = DeathFacts("host", held=1600 * MIB, allowed=520 * MIB, workers=16, worker
 
 
 def verdict(*remedies: Remedy, cause: str = "oom-kill-memcg") -> Verdict:
-    return Verdict("r1", 1, cause, "proven", 1.0, "it died", "why", "next", remedies=remedies)
+    return Verdict("r1", 1, cause, "proven", 1.0, "it died", "why", (), remedies=remedies)
 
 
 def planned(

@@ -12,6 +12,7 @@ from signal import SIGKILL
 import pytest
 from helpers_case import OWN_KILL, Attempt, kernel
 
+from oomproof.diagnosis.verdict import Command, steps
 from oomproof.records import replace
 from oomproof.reports.verdict_blocks import long_form
 from oomproof.reports.verdict_text import fitted, three_lines
@@ -36,7 +37,11 @@ def test_three_lines(tmp_path: Path) -> None:
     ("following", "lines"),
     [
         (
-            "to learn how much it takes: oomproof run --limit 4000M -- python train.py --steps 400, or make it smaller",
+            (
+                "to learn how much it takes: ",
+                Command("oomproof run --limit 4000M -- python train.py --steps 400"),
+                ", or make it smaller",
+            ),
             [
                 "next     to learn how much it takes:",
                 "         oomproof run --limit 4000M -- python train.py --steps 400",
@@ -44,7 +49,11 @@ def test_three_lines(tmp_path: Path) -> None:
             ],
         ),
         (
-            "find it; then OMP_NUM_THREADS=1 oomproof run -- python -c 'a = 1; b, c = 2' 7; resume from a (b)",
+            (
+                "find it; then ",
+                Command("OMP_NUM_THREADS=1 oomproof run -- python -c 'a = 1; b, c = 2' 7"),
+                "; resume from a (b)",
+            ),
             [
                 "next     find it; then",
                 "         OMP_NUM_THREADS=1 oomproof run -- python -c 'a = 1; b, c = 2' 7",
@@ -52,30 +61,34 @@ def test_three_lines(tmp_path: Path) -> None:
             ],
         ),
         (
-            "get the stack: gdb -batch -ex run -ex bt --args ./hog 400 and some more words",
+            (
+                "get the stack: ",
+                Command("gdb -batch -ex run -ex bt --args ./hog 400 and some more words"),
+            ),
             [
                 "next     get the stack:",
                 "         gdb -batch -ex run -ex bt --args ./hog 400 and some more words",
             ],
         ),
         (
-            "oomproof runs then shows its peak, so many words that a line is folded",
+            ("oomproof runs then shows its peak, so many words that a line is folded",),
             ["next     oomproof runs then shows its peak, so", "         many words that a line is folded"],
         ),
     ],
 )
-def test_a_command_is_one_line_to_copy(following: str, lines: list[str], tmp_path: Path) -> None:
+def test_a_command_is_one_line_to_copy(following: tuple[str, ...], lines: list[str], tmp_path: Path) -> None:
     """Folded, `--limit` stood at the end of one line and its value on the next."""
-    verdict = replace(Attempt(tmp_path).verdict(), next=following)
+    verdict = replace(Attempt(tmp_path).verdict(), next_steps=steps(*following))
     shown = three_lines(verdict, width=48).split("\n")
     assert shown[shown.index(lines[0]) :] == lines
-    assert following in three_lines(verdict), "whole in a log"
+    assert "".join(following) in three_lines(verdict), "whole in a log"
 
 
 def test_a_command_stands_alone_however_wide_the_terminal(tmp_path: Path) -> None:
     """`-- python leak.py, or make` was copied with its comma, and another comma further on the line was lost."""
-    following = "to learn it: oomproof run -- python leak.py, or make the job smaller (stream the data, keep less of it)"
-    verdict = replace(Attempt(tmp_path).verdict(), next=following)
+    command = Command("oomproof run -- python leak.py")
+    following = ("to learn it: ", command, ", or make the job smaller (stream the data, keep less of it)")
+    verdict = replace(Attempt(tmp_path).verdict(), next_steps=steps(*following))
     for width in (60, 72, 96):
         shown = three_lines(verdict, width=width).split("\n")
         assert "         oomproof run -- python leak.py" in shown, width
@@ -94,7 +107,7 @@ def test_all_well_is_told_by_the_facts_and_not_by_the_words(tmp_path: Path) -> N
 
 def test_the_indentation_of_a_program_in_a_command_stays(tmp_path: Path) -> None:
     command = r"oomproof run -- python -c $'for x in y:\n    if x:\n        f(x)\n'"
-    verdict = replace(Attempt(tmp_path).verdict(), next=f"again:\n  {command}")
+    verdict = replace(Attempt(tmp_path).verdict(), next_steps=steps("again:\n  ", Command(command)))
     assert f"next     again: {command}" in three_lines(verdict)
     assert command in three_lines(verdict, width=48)
 

@@ -9,7 +9,7 @@ from oomproof.sweeps.sweep_loop import ending_of
 
 
 def verdict(cause: str, **fields: object) -> Verdict:
-    return Verdict("r", 1, cause, "proven", 1.0, f"because of {cause}", "why", "next", **fields)  # type: ignore[arg-type]
+    return Verdict("r", 1, cause, "proven", 1.0, f"because of {cause}", "why", (), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

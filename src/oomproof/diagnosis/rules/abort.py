@@ -8,7 +8,7 @@ from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.crashes import crash_of, native_stack
 from oomproof.diagnosis.death import death_of, silence
 from oomproof.diagnosis.output_claims import output_claims
-from oomproof.diagnosis.verdict import Weight, WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(400, "SIGABRT is the job's own abort()")
@@ -20,7 +20,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     headline = "aborted by its own native code, not an OOM kill"
     why = f"it {death.phrase}"
-    next_step = f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}"
+    next_step = steps("get the Python stack of the abort: ", command(case, env="PYTHONFAULTHANDLER=1"))
     if case.native:
         next_step = native_stack(case)
     crash = crash_of(case, signal.SIGABRT)
@@ -28,7 +28,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         why += f"; the Python line was {crash.where}"
     if crash is not None and crash.line is not None:
         headline = f"aborted by its own native code at {crash.line}, not an OOM kill"
-        next_step = (
+        next_step = steps(
             f"look at what {crash.line} calls; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
         )
     else:

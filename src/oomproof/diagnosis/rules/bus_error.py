@@ -12,7 +12,7 @@ from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of, shm_full, shm_left
 from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end
-from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 
@@ -72,12 +72,15 @@ def _shm(
     target = as_flag(_larger(case))
     enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
     fewer = "no workers (fewer do not help in one so small)" if tiny else "fewer workers"
-    next_step = f"{enlarge}, or {fewer}: {with_workers(case, 0 if tiny else None)}"
+    next_step = steps(f"{enlarge}, or {fewer}: ", with_workers(case, 0 if tiny else None))
     largest = bool(total) and _larger(case) <= (total or 0)
     if largest and unseen:
-        next_step = f"df -h /dev/shm from inside the job tells how large its own is; {_NO_WORKERS}: {with_workers(case, 0)}"
+        next_step = steps(
+            f"df -h /dev/shm from inside the job tells how large its own is; {_NO_WORKERS}: ",
+            with_workers(case, 0),
+        )
     elif largest:
-        next_step = f"/dev/shm is as large as RAM allows: {with_workers(case)}"
+        next_step = steps("/dev/shm is as large as RAM allows: ", with_workers(case))
     return WeightedCause(
         "shm-exhausted",
         weight,
@@ -125,7 +128,9 @@ def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -
         certainty,
         "crashed: bus error; most often a mapped file became shorter, or its disk is full or failing",
         f"it {death.phrase}; {headroom}{line}",
-        f"see that nobody rewrites the data during a run: df -h; sudo dmesg | tail; then {command(case)}",
+        steps(
+            "see that nobody rewrites the data during a run: df -h; sudo dmesg | tail; then ", command(case)
+        ),
         evidence=case.evidence_from("exit", "sample.shm", "output.", "agent.crash", "agent.position"),
         test="compare the mapped files' sizes with what the job expects; sudo dmesg shows failing disks",
     )

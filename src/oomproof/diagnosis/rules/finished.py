@@ -7,7 +7,7 @@ import re
 from oomproof.diagnosis.advice import as_flag, command, with_workers
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
-from oomproof.diagnosis.verdict import Victim, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Steps, Victim, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.leaf.action_kinds import PAUSE
 from oomproof.runner.page_cache_watch import BY_LIMIT, STEP
@@ -37,19 +37,21 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         if case.status is not None and case.status.boottime is not None:
             why += f" {format_duration(case.status.boottime - asked.boottime)} before"
         why += ", which nothing in it looks for: it ended by itself"
-    headline, next_step, victim = "finished", _faster(case) or "nothing to do", None
+    headline, next_step, victim = "finished", _faster(case) or steps("nothing to do"), None
     kills = [kill for kill in case.our_kills if kill.sure]
     lost = len(kills) or case.moved.memcg_oom_kill or 0
     if lost:
         headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
         why += "; the results may lack what those processes worked on"
-        next_step = f"check the results; to give each process more memory: {with_workers(case)}"
+        next_step = steps("check the results; to give each process more memory: ", with_workers(case))
         victim = Victim.of(kills[-1]) if kills else None
     programs = case.lost_programs
     if programs:
         headline = f"finished, but {_programs(len(programs))} that it started ran out of memory on the way"
         why += f"; {_listed(programs)}"
-        next_step = "start those smaller; trials of a search: oomproof sweep, which skips what cannot fit"
+        next_step = steps(
+            "start those smaller; trials of a search: oomproof sweep, which skips what cannot fit"
+        )
     return [
         WeightedCause(
             "finished",
@@ -72,11 +74,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     ]
 
 
-def _faster(case: CaseFile) -> str:
+def _faster(case: CaseFile) -> Steps:
     limit = case.settings.limit
     if limit is None or not case.slowed.startswith(BY_LIMIT):
-        return ""
-    return f"to run it at full speed: {command(case, f'--limit {as_flag(int(limit * STEP))}')}"
+        return ()
+    return steps("to run it at full speed: ", command(case, f"--limit {as_flag(int(limit * STEP))}"))
 
 
 def _programs(count: int) -> str:

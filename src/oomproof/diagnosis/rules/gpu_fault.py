@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.stopping_actions import ended_by_us
-from oomproof.diagnosis.verdict import Victim, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Victim, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(2000, "the driver names a process of ours; the program's own error is what it saw of it")
@@ -34,7 +34,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "proven",
             f"the GPU driver reported an error: {fault.says.partition(' reported ')[2] or fault.says}",
             f"the kernel's log names pid {fault.pid} of this job; it {death.phrase}",
-            f"Xid 13 and 31 are mostly the program: CUDA_LAUNCH_BLOCKING=1 {command(case)}; 48, 79, 94, 95 the card",
+            steps(
+                "Xid 13 and 31 are mostly the program: ",
+                command(case, env="CUDA_LAUNCH_BLOCKING=1"),
+                "; 48, 79, 94, 95 the card",
+            ),
             evidence=case.evidence_from("exit", "kernel.fault", "output."),
             test="nvidia-smi -q; the same job on another card",
             victim=Victim(fault.pid, fault.name or None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, read_output
-from oomproof.diagnosis.verdict import Weight, WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(300, "the keeper is gone, the machine is not, and nobody saw the end")
@@ -24,7 +24,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "likely",
             "the end was not seen: oomproof's keeper was killed together with the job or before it",
             why,
-            f"read what it printed: {read_output(case)}; to start it again: {command(case)}",
+            steps("read what it printed: ", read_output(case), "; to start it again: ", command(case)),
             evidence=case.evidence_from("keeper.", "sample.", "counter."),
             test="sudo dmesg | grep -i 'killed process' shows whether the kernel took the keeper",
         )
@@ -38,7 +38,7 @@ def _of_adopted_run(case: CaseFile) -> WeightedCause:
         "likely",
         "it has ended; how is not known: it was adopted while it ran, and only its parent learns the status",
         "there is no exit status; before Linux 6.15 the kernel tells it only to the parent",
-        f"look at its own output; next time from the start: {command(case)}",
+        steps("look at its own output; next time from the start: ", command(case)),
         evidence=case.evidence_from("keeper.", "sample.", "counter."),
         test="sudo dmesg | grep -i 'killed process' shows whether the kernel killed it",
     )

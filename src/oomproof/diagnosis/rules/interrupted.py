@@ -7,7 +7,7 @@ import signal
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.stopping_actions import ended_by_us, hung_after_kill, interrupted
-from oomproof.diagnosis.verdict import Weight, WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(500, "SIGINT or KeyboardInterrupt: Ctrl-C")
@@ -28,7 +28,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "proven" if death.direct else "likely",
             "interrupted with Ctrl-C (SIGINT)",
             f"it {death.phrase}",
-            f"to start it again: {command(case)}",
+            steps("to start it again: ", command(case)),
             evidence=case.evidence_from("exit", "output."),
             test="the wait status",
         )
@@ -49,7 +49,7 @@ def _by_code(case: CaseFile, death: Death) -> list[WeightedCause]:
             "proven",
             "interrupted with Ctrl-C (SIGINT)",
             f"oomproof run was interrupted and passed it on; it {death.phrase}",
-            f"to start it again: {command(case)}",
+            steps("to start it again: ", command(case)),
             evidence=case.evidence_from("exit", "action.", "output."),
             test="what oomproof passed on: oomproof runs show",
         )

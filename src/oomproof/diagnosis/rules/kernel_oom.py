@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.causes import cause_of, kernel_kill
+from oomproof.causes import RAISE_LIMIT, cause_of, kernel_kill
 from oomproof.diagnosis.advice import what_is_smaller
 from oomproof.diagnosis.death import Death, Headroom, death_of, headroom_at_end, shm_full, shm_left
 from oomproof.diagnosis.memory_answer import MemoryAnswer, answer
 from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end, guard_stop, hung_after_kill
-from oomproof.diagnosis.verdict import Certainty, Victim, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Command, Steps, Victim, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile, KernelKill
 from oomproof.evidence.job_processes import same_or_below
 from oomproof.records import dataclass
@@ -44,7 +44,6 @@ _VMSTAT_UNKNOWN = Weight(30, "the same, and nobody knows how much memory was lef
 _VMSTAT_AMPLE = Weight(5, "the same, but memory was ample: the kill counted may be anybody's")
 
 _OWN, _ABOVE, _MACHINE = "own", "above", "machine"
-_RAISE_ABOVE = "raise that limit (container --memory, Slurm --mem, systemd MemoryMax)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +207,16 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     )
 
 
-def _raise_above(case: CaseFile, memory: MemoryAnswer) -> str:
+def _raise_above(case: CaseFile, memory: MemoryAnswer) -> Steps:
     """Or the same command, smaller, where its line says what to change."""
     typed = [
         remedy for remedy in memory.remedies if remedy.change is not None and remedy.change.kind == "argument"
     ]
     smaller = next((remedy.command for remedy in typed if remedy.command is not None), None)
-    return f"{_RAISE_ABOVE}, or {smaller or f'load less at a time: {what_is_smaller(case)}'}"
+    return steps(
+        f"{RAISE_LIMIT}, or ",
+        Command(smaller) if smaller else f"load less at a time: {what_is_smaller(case)}",
+    )
 
 
 def _shared_memory(case: CaseFile, cause: str) -> str | None:

@@ -8,7 +8,7 @@ from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.memory_answer import answer, culprit_of
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
-from oomproof.diagnosis.verdict import Weight, WeightedCause
+from oomproof.diagnosis.verdict import Steps, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 from oomproof.units import format_size, format_time, format_zone
@@ -43,14 +43,16 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
                 _SHUTDOWN,
                 f"{ORDERLY}{_until_boot(case)} while the job ran",
                 f"{source}, and the machine has booted since; {_last(case)}",
-                f"to start it again: {command(case)}",
+                steps("to start it again: ", command(case)),
             )
         ]
     short = _short(case)
     headline = f"the machine went down{_between(case)} without a shutdown (power, reset, freeze or panic)"
     if short:
         headline += "; memory was nearly gone just before"
-    next_step = f"to start it again: {command(case)}; for the kernel's last words: journalctl -k -b -1 -e"
+    next_step = steps(
+        "to start it again: ", command(case), "; for the kernel's last words: journalctl -k -b -1 -e"
+    )
     why = f"the boot id changed and no exit status was written; {_last(case)}"
     claim = _claim(case, _NO_SHUTDOWN, headline, why, _with_less(case) if short else next_step)
     if short and culprit_of(case) is not None:
@@ -66,7 +68,7 @@ def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
     if case.kernel_killed or guard_stop(case) is not None or user_stop(case) is not None:
         return []
     why = f"systemd was shutting the machine down when the job was told to end; {_last(case)}"
-    next_step = f"to start it again: {command(case)}"
+    next_step = steps("to start it again: ", command(case))
     return [_claim(case, _SHUTDOWN, f"{ORDERLY} while the job ran", why, next_step)]
 
 
@@ -95,7 +97,7 @@ def _until_boot(case: CaseFile) -> str:
     return f" before {_clock(boot, case.last_sign_wall or boot)} {format_zone(boot)} (next boot),"
 
 
-def _with_less(case: CaseFile) -> str:
+def _with_less(case: CaseFile) -> Steps:
     """The limit under which what the others held and the margin would have stayed."""
     if case.host is None or case.job is None:
         return change_first(case, None)
@@ -103,7 +105,7 @@ def _with_less(case: CaseFile) -> str:
     limit = case.host.total - others - (case.settings.margin or 0)
     if limit < case.job.used // 2:
         return change_first(case, None)
-    return f"{command(case, f'--limit {as_flag(limit)}')}; see what else holds memory: oomproof check"
+    return steps(command(case, f"--limit {as_flag(limit)}"), "; see what else holds memory: oomproof check")
 
 
 def _short(case: CaseFile) -> bool:
@@ -132,7 +134,7 @@ def _last(case: CaseFile) -> str:
     return text
 
 
-def _claim(case: CaseFile, weight: Weight, headline: str, why: str, next_step: str) -> WeightedCause:
+def _claim(case: CaseFile, weight: Weight, headline: str, why: str, next_step: str | Steps) -> WeightedCause:
     return WeightedCause(
         "machine-down",
         weight,

@@ -9,7 +9,7 @@ from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of, headroom_at_end, silence
 from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.stopping_actions import guard_stop, hung_after_kill, output_lost, passed_on, user_stop
-from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Steps, Weight, WeightedCause, steps
 from oomproof.evidence.case_evidence import signal_name
 from oomproof.evidence.case_file import CaseFile
 
@@ -65,8 +65,8 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         others += f"; the kernel did kill {case.kills_beside[-1].name}, which is not of this job"
     if flat and headroom.ample:
         why = f"{ended}; the kernel killed nothing of this job for memory, {headroom.phrase}{others}"
-        next_step = (
-            f"ask who or what sent it (a person, a scheduler, a container's stop), then {command(case)}"
+        next_step = steps(
+            "ask who or what sent it (a person, a scheduler, a container's stop), then ", command(case)
         )
         headline = "killed by somebody else, not for memory"
         return [_claim(case, "killed-unknown", _AMPLE, _less(death), headline, why, next_step)]
@@ -74,7 +74,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         why = f"{ended}; no kernel OOM kill of this job was counted, but {headroom.phrase}{others}"
         at_limit = headroom.host_ample is not False and headroom.limit_ample is False
         memory = answer(case, case.limit or case.settings.limit if at_limit else None, machine=not at_limit)
-        next_step = f"journalctl -u earlyoom -u systemd-oomd names who; {memory.next}"
+        next_step = steps("journalctl -u earlyoom -u systemd-oomd names who; ", memory.next)
         headline = "killed by somebody else while memory was short; it was not the kernel's OOM killer"
         return [
             _claim(case, "killed-unknown", _TIGHT, "possible", headline, why, next_step),
@@ -85,13 +85,13 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         ]
     if flat:
         why = f"{ended}; the kernel killed nothing of this job for memory, {headroom.phrase}{others}"
-        next_step = (
-            f"ask who or what sent it (a person, a scheduler, a container's stop), then {command(case)}"
+        next_step = steps(
+            "ask who or what sent it (a person, a scheduler, a container's stop), then ", command(case)
         )
         headline = "killed by somebody else; it was not the kernel's OOM killer"
         return [_claim(case, "killed-unknown", _UNKNOWN, "possible", headline, why, next_step)]
     why = f"{ended}; {_unknown(case)}, {headroom.phrase}{others}"
-    next_step = f"let oomproof read the kernel log (see missing), then {command(case)}"
+    next_step = steps("let oomproof read the kernel log (see missing), then ", command(case))
     headline = "killed by SIGKILL; who sent it is not known"
     return [_claim(case, "killed-unknown", _UNKNOWN, "possible", headline, why, next_step)]
 
@@ -112,9 +112,9 @@ def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
     if death.signal == signal.SIGPIPE:
         headline = "ended by SIGPIPE: whoever read what it wrote (a pipe, a connection) went away"
         why = f"it {death.phrase}, which the kernel sends to a process that writes into a closed pipe; {headroom.phrase}"
-        next_step = f"see which of its pipes was closed, then {command(case)}"
+        next_step = steps("see which of its pipes was closed, then ", command(case))
         return [_claim(case, "interrupted", _OTHER_SIGNAL, _less(death), headline, why, next_step)]
-    next_step = f"ask who or what sends {name} (a scheduler, a logout, kill), then {command(case)}"
+    next_step = steps(f"ask who or what sends {name} (a scheduler, a logout, kill), then ", command(case))
     if passed_on(case, name):
         headline = f"ended by {name}: somebody sent it to `oomproof run`, which passed it on"
         why = f"it {death.phrase}; {headroom.phrase}"
@@ -133,7 +133,13 @@ def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
 
 
 def _claim(
-    case: CaseFile, cause: str, weight: Weight, certainty: Certainty, headline: str, why: str, next_step: str
+    case: CaseFile,
+    cause: str,
+    weight: Weight,
+    certainty: Certainty,
+    headline: str,
+    why: str,
+    next_step: Steps,
 ) -> WeightedCause:
     return WeightedCause(
         cause,

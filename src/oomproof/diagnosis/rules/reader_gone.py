@@ -8,7 +8,7 @@ import os
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost, output_lost_before
-from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.leaf.action_kinds import SIGNAL
 
@@ -51,7 +51,10 @@ def _claim(
             certainty,
             f"{perhaps}the reader of its output went away (as `| head` does when it has enough)",
             f"nobody read the pipe that `oomproof run` writes to; {met} and {death.phrase}",
-            f"if it should continue without a reader, send its output to a file: {command(case)} > out.log",
+            steps(
+                "if it should continue without a reader, send its output to a file: ",
+                command(case, output="out.log"),
+            ),
             evidence=evidence,
             test="the other end of the pipe",
         )
@@ -61,7 +64,7 @@ def _claim(
         certainty,
         f"{perhaps}its output could not be written: {closed.why}",
         f"what it printed could not be written ({closed.why}); {met} and {death.phrase}",
-        f"free space where its output goes, or send it elsewhere: {command(case)} > out.log",
+        steps("free space where its output goes, or send it elsewhere: ", command(case, output="out.log")),
         evidence=evidence,
         test="df -h, and df -i, of the file its output goes to",
     )

@@ -7,7 +7,7 @@ import signal
 from oomproof.diagnosis.advice import command, command_line, read_output
 from oomproof.diagnosis.crashes import crash_of, crash_of_another, crash_remedies, native_stack
 from oomproof.diagnosis.death import Death, death_of, silence
-from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _FAULTHANDLER = "Fatal Python error: Segmentation fault"
@@ -54,13 +54,15 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     why += silence(case)
     if crash is not None and crash.frames:
         why += f"; the Python line was {crash.where}"
-        next_step = f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
+        next_step = steps(
+            f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
+        )
     elif output_verdict:
-        next_step = f"read the Python stack that faulthandler printed: {read_output(case)}"
+        next_step = steps("read the Python stack that faulthandler printed: ", read_output(case))
     elif case.native:
         next_step = native_stack(case)
     else:
-        next_step = f"get the Python stack of the crash: PYTHONFAULTHANDLER=1 {command(case)}"
+        next_step = steps("get the Python stack of the crash: ", command(case, env="PYTHONFAULTHANDLER=1"))
     stack = Remedy(
         "let Python print its stack when it crashes",
         change=Change("env", "PYTHONFAULTHANDLER", after="1"),

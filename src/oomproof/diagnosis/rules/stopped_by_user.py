@@ -7,7 +7,7 @@ import signal
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
-from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.leaf.action_kinds import REQUEST, TERM
 
@@ -50,7 +50,7 @@ def _claim(case: CaseFile, weight: Weight, certainty: Certainty, headline: str, 
         certainty,
         headline,
         why,
-        f"to start it again: {command(case)}",
+        steps("to start it again: ", command(case)),
         evidence=case.evidence_from("action.", "keeper.", "exit"),
         test="actions.jsonl and keeper.jsonl in the run's folder",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.memory_answer import answer
-from oomproof.diagnosis.verdict import Weight, WeightedCause
+from oomproof.diagnosis.verdict import Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(900, "systemd-oomd marks the cgroups it kills")
@@ -23,7 +23,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "proven",
             "killed by systemd-oomd: the memory pressure of its slice was too high for too long",
             "; ".join((why, *memory.told)),
-            f"{memory.next}; see journalctl -u systemd-oomd",
+            steps(memory.next, "; see journalctl -u systemd-oomd"),
             evidence=case.evidence_from("exit", "counter.oomd_kill", "sample.", "other."),
             test="journalctl -u systemd-oomd names the cgroup",
             remedies=memory.remedies,

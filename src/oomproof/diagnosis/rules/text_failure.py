@@ -21,7 +21,7 @@ from oomproof.diagnosis.gpu_shortage import same_failure, with_account
 from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.stopping_actions import ended_by_us, explains_the_end, output_lost
 from oomproof.diagnosis.stopping_actions import told as lost_worker
-from oomproof.diagnosis.verdict import Certainty, Weight, WeightedCause
+from oomproof.diagnosis.verdict import Certainty, Steps, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 
@@ -81,7 +81,7 @@ def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
         "proven",
         f"a DataLoader worker {'ended by an error of its own' if exited else 'died under the job'}: {lost}",
         f"the job's own process found it dead: {lost}; it {death.phrase}",
-        f"to see its own error{more}: {with_workers(case, 0)}",
+        steps(f"to see its own error{more}: ", with_workers(case, 0)),
         evidence=case.evidence_from(
             "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
         ),
@@ -120,8 +120,8 @@ def _not_started(case: CaseFile, death: Death) -> bool:
     return death.code in (2, 127) and case.output.last_line.strip() in failure.text
 
 
-def _check_name(case: CaseFile) -> str:
-    return f"check the name, and the folder it is started in; then {command(case)}"
+def _check_name(case: CaseFile) -> Steps:
+    return steps("check the name, and the folder it is started in; then ", command(case))
 
 
 def _certainty(case: CaseFile, death: Death, told: WeightedCause) -> Certainty:
@@ -152,7 +152,7 @@ def _claims(
         _certainty(case, death, told),
         told.headline,
         why,
-        again(case, told.next) if not _not_started(case, death) else _check_name(case),
+        again(case, told) if not _not_started(case, death) else _check_name(case),
         evidence=case.evidence_from(
             "exit",
             "output.",
@@ -223,12 +223,16 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     last = case.output.last_line
     headline = f"ended with an error of its own (exit code {death.code})"
     headline += f"; its last line: {last[:160]}" if last else ""
-    next_step = f"read its last lines: {read_output(case)}"
+    next_step = steps("read its last lines: ", read_output(case))
     if case.output.empty:
-        next_step = f"it printed nothing: look for a log of its own, or make it say more (a --verbose flag): {command(case)}"
+        next_step = steps(
+            "it printed nothing: look for a log of its own, or make it say more (a --verbose flag): ",
+            command(case),
+        )
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
-        headline, next_step = f"the command was {text}", "check the command's name and PATH"
+        headline = f"the command was {text}"
+        next_step = steps("check the command's name and PATH; then ", command(case))
     why = f"it exited with code {death.code}; no signal, no traceback in its output"
     why += silence(case)
     return WeightedCause(
@@ -237,7 +241,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
         "likely",
         headline,
         why,
-        f"{next_step}; then {command(case)}" if death.code in (126, 127) else next_step,
+        next_step,
         evidence=case.evidence_from("exit", "output.", "handler."),
         test="the last lines of its output",
     )

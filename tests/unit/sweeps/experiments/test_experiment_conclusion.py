@@ -149,5 +149,5 @@ KILL = Kill(None, "oom-kill-memcg", Victim(7, "worker"))
     ],
 )
 def test_how_a_verdict_counts(cause: str, more: dict[str, object], timed_out: bool, outcome: str) -> None:
-    verdict = Verdict("r1", 1, cause, "likely", 0.9, "failed so", "", "", **more)  # type: ignore[arg-type]
+    verdict = Verdict("r1", 1, cause, "likely", 0.9, "failed so", "", (), **more)  # type: ignore[arg-type]
     assert outcome_of(verdict, timed_out)[0] == outcome
