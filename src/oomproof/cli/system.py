@@ -29,7 +29,7 @@ from oomproof.remedies.system_facts import SystemFacts, gather_system
 from oomproof.remedies.system_manifest import Manifest
 from oomproof.remedies.system_plan import plan as make_plan
 from oomproof.reports import system_screen
-from oomproof.reports.styled_lines import print_lines
+from oomproof.reports.table_text import print_lines
 from oomproof.units import parse_size
 
 ROOT = "/"

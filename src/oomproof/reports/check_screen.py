@@ -15,8 +15,7 @@ from oomproof.machine.jobs import Job
 from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
-from oomproof.reports.styled_lines import Line, fact, folded_fact, print_lines, wrapped
-from oomproof.reports.table_text import cut, folded
+from oomproof.reports.table_text import Line, cut, fact, folded, folded_fact, print_lines, wrapped
 from oomproof.units import format_size
 
 if TYPE_CHECKING:  # the ledger is read only where there is one
