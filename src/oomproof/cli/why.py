@@ -267,7 +267,7 @@ def _which_attempt(run: run_folders.Run) -> str:
     """Of a run that was tried again; and where it would have been."""
     if not run.retries():
         return ""
-    from oomproof.reports.attempt_table import cut_off
+    from oomproof.reports.run_tables import cut_off
 
     count, name = len(run.attempts()), run_folders.to_type(run.at(None))
     text = ""
