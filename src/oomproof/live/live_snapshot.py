@@ -6,6 +6,7 @@ from typing import Any
 
 from oomproof.records import asdict, dataclass
 from oomproof.trend.leaks import Range
+from oomproof.units import sizes_json
 
 RUNNING, PAUSED, WAITING, UNMANAGED = "running", "paused", "waiting", "unmanaged"
 
@@ -139,10 +140,10 @@ def to_json(snapshot: LiveSnapshot) -> dict[str, Any]:
         "schema": SCHEMA,
         "time": snapshot.wall,
         "machine": {
-            **_sizes(
+            **sizes_json(
                 machine, "total", "available", "runs", "unmanaged", "reserved", "free", "margin", "floor"
             ),
-            **_sizes(machine, "swap_total", "swap_free", "zram_total"),
+            **sizes_json(machine, "swap_total", "swap_free", "zram_total"),
             "limited": machine.limited,
             "pressure": None if machine.some_avg10 is None else pressure,
         },
@@ -150,7 +151,7 @@ def to_json(snapshot: LiveSnapshot) -> dict[str, Any]:
             {
                 "index": card.index,
                 "name": card.name,
-                **_sizes(card, "total", "used", "runs", "unmanaged", "reserved", "free"),
+                **sizes_json(card, "total", "used", "runs", "unmanaged", "reserved", "free"),
                 "note": card.note or None,
             }
             for card in snapshot.cards
@@ -158,10 +159,6 @@ def to_json(snapshot: LiveSnapshot) -> dict[str, Any]:
         "jobs": [_job_json(job) for job in snapshot.jobs],
         "troubles": list(snapshot.troubles),
     }
-
-
-def _sizes(record: MachineState | CardState, *names: str) -> dict[str, int | None]:
-    return {f"{name}_bytes": getattr(record, name) for name in names}
 
 
 # fields of a job whose key in JSON is not their name

@@ -35,7 +35,7 @@ from oomproof.reports.run_tables import (
 from oomproof.reports.table_text import folded, table
 from oomproof.reports.trend_text import trend_rows
 from oomproof.reports.verdict_text import three_lines
-from oomproof.units import format_duration, format_size, format_time
+from oomproof.units import format_duration, format_size, format_time, sizes_json
 
 _EVENTS = 20  # of the newest
 
@@ -176,10 +176,7 @@ def phases_json(run: Run) -> list[dict[str, Any]]:
             "phase": row.name,
             "entered": row.entered,
             "seconds": round(row.seconds, 3),
-            "entry_bytes": row.entry,
-            "peak_bytes": row.peak,
-            "exit_bytes": row.exit,
-            "floor_bytes": row.floor,
+            **sizes_json(row, "entry", "peak", "exit", "floor"),
             "peak_gpu_bytes": row.gpu_peak,
             "last_step": row.last_step,
         }
