@@ -116,3 +116,8 @@ def format_zone(wall: float | None = None) -> str:
     """The zone of a local time: ``UTC``, ``UTC+05:30``."""
     offset = time.strftime("%z", time.localtime(wall))
     return f"UTC{offset[:3]}:{offset[3:]}" if offset.strip("+-0") else "UTC"
+
+
+def sizes_json(record: object, *names: str) -> dict[str, int | None]:
+    """Sizes of a record as JSON has them: ``use_bytes`` for ``use``."""
+    return {f"{name}_bytes": getattr(record, name) for name in names}

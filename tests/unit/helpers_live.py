@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from oomproof.live.job_detail import JobDetail
+from oomproof.live.job_chart import JobDetail
 from oomproof.live.live_snapshot import CardState, JobState, LiveSnapshot, MachineState
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         return done.returncode
     if done.returncode == INTERRUPTED:
         return INTERRUPTED
-    from oomproof.reports.run_tables import show
+    from oomproof.reports.run_screen import show
 
     _say("", "And it is all on record, also after a crash or a reboot:", "  $ oomproof runs show demo", "")
     sys.stdout.flush()

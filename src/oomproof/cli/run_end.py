@@ -113,7 +113,7 @@ def _write_report(report: Path, outcome: Outcome, conclusion: Conclusion) -> Non
 
     value = conclusion.as_json
     if outcome.run.retries():
-        from oomproof.reports.attempt_table import attempts_json
+        from oomproof.reports.run_tables import attempts_json
 
         value = {**value, "attempts": attempts_json(outcome.run)}
     report_file.save(report, json.dumps(value, indent=1).encode(), force=True)

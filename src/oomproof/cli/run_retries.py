@@ -286,7 +286,7 @@ class Retries:
         if len(self._plans) > 1 and self._verbosity is not None:
             with contextlib.suppress(Exception):  # worth less than the status
                 from oomproof.printable import printable, terminal_columns
-                from oomproof.reports.attempt_table import attempt_lines
+                from oomproof.reports.run_tables import attempt_lines
 
                 width = terminal_columns(140) if sys.stderr.isatty() else 140
                 tell_as_is(printable("\n".join(attempt_lines(Run(outcome.run.folder), width))))

@@ -30,6 +30,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, terminal_columns, wants_colour
 from oomproof.recording import run_folders, spill_record
 from oomproof.recording.series import Unreadable
+from oomproof.reports import run_comparison, run_screen
 from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
 
@@ -194,7 +195,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
     if arguments.json:
-        from oomproof.reports.attempt_table import attempts_json
+        from oomproof.reports.run_tables import attempts_json
 
         told = conclusion_of(shown)
         value = {
@@ -203,14 +204,14 @@ def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
             "info": shown.info,
             "exit": shown.exit(),
             "attempts": attempts_json(shown),
-            "agent": report.agent_text(shown),
-            "phases": report.phases_json(shown),
+            "agent": run_screen.agent_text(shown),
+            "phases": run_screen.phases_json(shown),
             "spill": spill.as_json() if (spill := spill_record.read(shown.attempt)) else None,
         }
         print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0
     colour = wants_colour(sys.stdout)
-    _print(report.show(shown, _width(), colour), colour)
+    _print(run_screen.show(shown, _width(), colour), colour)
     return 0
 
 
@@ -218,10 +219,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     before, after = run_folders.find(arguments.before), run_folders.find(arguments.after)
     with readable(before, after):
         if arguments.json:
-            rows = [{"what": a, "before": b, "after": c} for a, b, c in report.compare_rows(before, after)]
+            rows = [
+                {"what": a, "before": b, "after": c} for a, b, c in run_comparison.compare_rows(before, after)
+            ]
             print(json.dumps({"schema": 1, "before": before.id, "after": after.id, "rows": rows}, indent=1))
         else:
-            print(report.compare(before, after, _width()))
+            print(run_comparison.compare(before, after, _width()))
     return 0
 
 
@@ -264,7 +267,7 @@ def _cleaned_up(run: run_folders.Run) -> Stored:
 
 def _remove(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
-    from oomproof.reports.prune_report import removed
+    from oomproof.reports.run_tables import removed
 
     # what cannot be undone takes no beginning of an id: a day would do for its only run
     named = dict.fromkeys(run_folders.find(text, beginnings=False) for text in arguments.runs)
@@ -305,7 +308,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
-    from oomproof.reports.prune_report import pruned
+    from oomproof.reports.run_tables import pruned
 
     if arguments.yes and arguments.dry_run:
         raise OomproofError("--yes removes, --dry-run does not", "give one of them", USAGE)

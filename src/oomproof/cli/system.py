@@ -28,7 +28,7 @@ from oomproof.remedies.system_facts import Change, Plan, SystemFacts, gather_sys
 from oomproof.remedies.system_manifest import Manifest
 from oomproof.remedies.system_plan import plan as make_plan
 from oomproof.reports import system_screen
-from oomproof.reports.styled_lines import print_lines
+from oomproof.reports.table_text import print_lines
 from oomproof.units import parse_size
 
 ROOT = "/"

@@ -18,8 +18,7 @@ import sys
 
 from oomproof.cli.command_parser import refuse
 from oomproof.errors import OomproofError
-from oomproof.live.card_reader import CardsOnce
-from oomproof.live.live_reader import LiveReader
+from oomproof.live.live_reader import CardsOnce, LiveReader
 from oomproof.live.live_snapshot import LiveSnapshot, to_json
 from oomproof.printable import PLAIN, terminal_columns
 from oomproof.runner.run_flags import seconds
@@ -73,7 +72,7 @@ def _look() -> LiveSnapshot:
 
 def _print_once() -> None:
     from oomproof.live.top_layout import once
-    from oomproof.reports.styled_lines import plain
+    from oomproof.reports.table_text import plain
 
     width = terminal_columns(_PIPE_WIDTH)
     text = "\n".join(plain(line) for line in once(_look(), width))

@@ -22,8 +22,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import one_line, terminal_columns
 from oomproof.recording import run_folders
 from oomproof.reports.table_text import folded_line
-from oomproof.reports.trend_figures import trend_json
-from oomproof.reports.trend_text import Answer, answer_of, trend_lines
+from oomproof.reports.trend_text import Answer, answer_of, trend_json, trend_lines
 from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
 
 _UNITS = {"bytes": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}

@@ -232,7 +232,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
             if verdict.cause == "machine-down" and (outage := _outage(run)) is not None:
                 verdict = _with_its_next(verdict, outage)
                 if not arguments.short:
-                    from oomproof.reports.outage_report import outage_text
+                    from oomproof.reports.system_kill_table import outage_text
 
                     story = f"\n\n{outage_text(outage, width=_width(), beside_verdict=True)}"
     with readable(run) if run is not None else nullcontext():
@@ -267,7 +267,7 @@ def _which_attempt(run: run_folders.Run) -> str:
     """Of a run that was tried again; and where it would have been."""
     if not run.retries():
         return ""
-    from oomproof.reports.attempt_table import cut_off
+    from oomproof.reports.run_tables import cut_off
 
     count, name = len(run.attempts()), run_folders.to_type(run.at(None))
     text = ""
@@ -328,7 +328,7 @@ def _write_files(
         "log": not arguments.no_log,
     }
     if outage is not None:
-        from oomproof.reports.outage_report import outage_document
+        from oomproof.reports.system_kill_table import outage_document
 
         quoted["outage"] = outage_document(outage, beside_verdict=True)
     if arguments.md:
@@ -368,7 +368,7 @@ def _outage(run: run_folders.Run) -> Outage | None:
 def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
     """Where memory filled, what to do is known by who was alive, not by one run: starting it as before fills it again."""
     from oomproof.diagnosis.verdict import steps
-    from oomproof.reports.outage_report import next_step
+    from oomproof.reports.system_kill_table import next_step
 
     # an unmanaged culprit beside it has an answer of its own
     unmanaged = verdict.culprit is not None and not verdict.culprit.managed

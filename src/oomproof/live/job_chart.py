@@ -2,67 +2,113 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 
-from oomproof.live.job_detail import JobDetail
 from oomproof.live.job_table import full_text, peak_text, rate_text, waits_for
+from oomproof.live.live_reader import LiveReader
 from oomproof.live.live_snapshot import JobState
-from oomproof.recording.phase_spans import Span
-from oomproof.reports.styled_lines import Line
-from oomproof.reports.table_text import cut
+from oomproof.live.run_reader import SPAN
+from oomproof.machine.clock import boottime
+from oomproof.printable import one_line
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.phase_spans import Span, spans_of
+from oomproof.recording.series import GpuRow
+from oomproof.records import dataclass, replace
+from oomproof.reports.chart import columns, rows_of_blocks
+from oomproof.reports.table_text import Line, cut
 from oomproof.units import format_duration, format_size
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
+_TAIL = 16 << 10  # bytes of the output in which the last lines are looked for
+_LINES = 12
+_CARD_ROWS, _MARKS = 2400, 1500  # of the newest: ten minutes of four cards, and of steps
+# a job's own; every other control character is shown as text
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+Samples = tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """Times are seconds since boot; ``begin`` to ``end`` is what the axis shows."""
+
+    id: str
+    begin: float
+    end: float
+    host: Samples = ()
+    card: Samples = ()
+    card_total: int | None = None
+    phases: tuple[Span, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+def read_detail(reader: LiveReader, job: JobState) -> JobDetail:
+    now = boottime()
+    host = reader.points_of(job)
+    if job.use is not None:
+        host = (*host, (now, job.use))
+    begin = max(now - SPAN, host[0][0]) if host else now - SPAN
+    of_run = reader.reader_of(job)
+    if of_run is None:
+        return JobDetail(job.id, begin, now, host)
+    attempt = of_run.run.attempt
+    rows, spans = reader.kept((job.id, of_run.stamp), lambda: _read_recording(attempt, now - SPAN))
+    phases = spans[:-1] + tuple(replace(span, end=now) for span in spans[-1:])
+    return JobDetail(job.id, begin, now, host, _of_cards(rows), _total(rows), phases, _last_lines(attempt))
+
+
+def _read_recording(attempt: Attempt, begin: float) -> tuple[list[GpuRow], tuple[Span, ...]]:
+    with attempt.recording().series() as series:
+        rows = [row for row in series.after(GpuRow, 0, _CARD_ROWS)[0] if row.t >= begin]
+        spans = spans_of(series, newest=_MARKS)
+    return rows, tuple(
+        span for number, span in enumerate(spans) if span.end >= begin or number == len(spans) - 1
+    )
+
+
+def _of_cards(rows: list[GpuRow]) -> Samples:
+    """All cards together, at each look."""
+    looks: dict[float, int] = {}
+    for row in rows:
+        if row.job_used is not None:
+            looks[row.t] = looks.get(row.t, 0) + row.job_used
+    return tuple(looks.items()) if any(looks.values()) else ()
+
+
+def _total(rows: list[GpuRow]) -> int | None:
+    totals = {row.idx: row.total for row in rows if row.job_used}
+    return sum(totals.values()) or None
+
+
+def _last_lines(attempt: Attempt) -> tuple[str, ...]:
+    """Of a progress bar, which writes over its own line, what one would see."""
+    try:
+        with open(attempt.output_file, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
+    return tuple(one_line(_COLOURS.sub("", line)) for line in lines if line)[-_LINES:]
+
+
+_REACHED = 0.9  # of the limit: a chart as high as that has its own colour in the row of the limit
 _LABEL = 10  # columns left of a chart
 _TALLEST = 8  # rows of one chart
 _HIGH = 12  # lines: with fewer, the chart has all but one of the log's
 
-Points = Sequence[tuple[float, int]]
-
-
-def highest(points: Points, begin: float, end: float, width: int) -> list[int | None]:
-    """Of each of ``width`` slices of the time from ``begin`` to ``end`` the highest; a slice without a sample holds what was
-    before it."""
-    slots: list[int | None] = [None] * width
-    step = max(end - begin, 1e-9) / width
-    before: int | None = None
-    for t, value in points:
-        if t < begin:
-            before = value
-            continue
-        slot = min(width - 1, int((t - begin) / step))
-        seen = slots[slot]
-        slots[slot] = value if seen is None else max(seen, value)
-    for index, seen in enumerate(slots):
-        before = seen if seen is not None else before
-        slots[index] = before
-    return slots
-
 
 def chart_lines(
-    values: Sequence[int | None], height: int, limit: int | None, style: str, label: str
+    values: Sequence[float | None], height: int, limit: int | None, style: str, label: str
 ) -> list[Line]:
-    """Blocks; a limit within three times of what was held is the top and a line, else the highest is the top."""
+    """The limit's line has a colour of its own where little of it is reached."""
     most = max((value for value in values if value is not None), default=0)
-    shown = limit if limit is not None and limit < 3 * max(1, most) else None
-    top = max(most, shown or 0, 1)
     lines: list[Line] = []
-    for row in range(height, 0, -1):
-        upper, lower = top * row / height, top * (row - 1) / height
-        at_limit = shown is not None and lower < shown <= upper
-        cells = []
-        for value in values:
-            filled = ((value or 0) - lower) / (upper - lower)
-            block = _BLOCKS[max(0, min(8, round(filled * 8)))]
-            cells.append("┄" if at_limit and block == " " else block)
-        size = format_size(shown if at_limit else upper) if row == height or at_limit else ""
-        name = label if row == 1 else size
-        lines.append(
-            [
-                (f"{name:>{_LABEL - 1}} ", "dim"),
-                ("".join(cells), "limit" if at_limit and most < upper * 0.9 else style),
-            ]
-        )
+    for row, (size, cells, at_limit) in enumerate(rows_of_blocks(values, height, limit)):
+        name = label if row == height - 1 else size
+        free = at_limit and limit is not None and most < _REACHED * max(most, limit) * (height - row) / height
+        lines.append([(f"{name:>{_LABEL - 1}} ", "dim"), (cells, "limit" if free else style)])
     return lines
 
 
@@ -96,7 +142,7 @@ def detail_lines(job: JobState, detail: JobDetail | None, width: int, height: in
         charts.append((detail.card, detail.card_total, "card", "VRAM"))
     tall = max(1, min(_TALLEST, left // len(charts)))
     for points, limit, style, label in charts:
-        values = highest(points, detail.begin, detail.end, cells)
+        values = columns(points, cells, detail.begin, detail.end)
         lines += chart_lines(values, tall, limit, style, label)
     if phases:
         lines.append([(f"{'phase':>{_LABEL - 1}} ", "dim"), (phases, "reserved")])

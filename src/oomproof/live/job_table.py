@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from oomproof.live.live_snapshot import PAUSED, UNMANAGED, WAITING, JobState
 from oomproof.live.memory_bars import FREE, RUNS
 from oomproof.records import dataclass
-from oomproof.reports.styled_lines import Line
-from oomproof.reports.table_text import cut, table
+from oomproof.reports.table_text import Line, cut, table
 from oomproof.trend.leaks import Range
 from oomproof.units import MIB, format_duration, format_size
 

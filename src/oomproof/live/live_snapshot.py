@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.records import dataclass
+from oomproof.records import asdict, dataclass
 from oomproof.trend.leaks import Range
+from oomproof.units import sizes_json
 
 RUNNING, PAUSED, WAITING, UNMANAGED = "running", "paused", "waiting", "unmanaged"
 
@@ -134,36 +135,23 @@ class LiveSnapshot:
 def to_json(snapshot: LiveSnapshot) -> dict[str, Any]:
     """`top --json`, schema 1. Sizes are bytes, times seconds; null is "not known"."""
     machine = snapshot.machine
+    pressure = {"some_avg10": machine.some_avg10, "full_avg10": machine.full_avg10}
     return {
         "schema": SCHEMA,
         "time": snapshot.wall,
         "machine": {
-            "total_bytes": machine.total,
-            "available_bytes": machine.available,
-            "runs_bytes": machine.runs,
-            "unmanaged_bytes": machine.unmanaged,
-            "reserved_bytes": machine.reserved,
-            "free_bytes": machine.free,
-            "margin_bytes": machine.margin,
-            "floor_bytes": machine.floor,
-            "swap_total_bytes": machine.swap_total,
-            "swap_free_bytes": machine.swap_free,
-            "zram_total_bytes": machine.zram_total,
+            **sizes_json(
+                machine, "total", "available", "runs", "unmanaged", "reserved", "free", "margin", "floor"
+            ),
+            **sizes_json(machine, "swap_total", "swap_free", "zram_total"),
             "limited": machine.limited,
-            "pressure": None
-            if machine.some_avg10 is None
-            else {"some_avg10": machine.some_avg10, "full_avg10": machine.full_avg10},
+            "pressure": None if machine.some_avg10 is None else pressure,
         },
         "gpus": [
             {
                 "index": card.index,
                 "name": card.name,
-                "total_bytes": card.total,
-                "used_bytes": card.used,
-                "runs_bytes": card.runs,
-                "unmanaged_bytes": card.unmanaged,
-                "reserved_bytes": card.reserved,
-                "free_bytes": card.free,
+                **sizes_json(card, "total", "used", "runs", "unmanaged", "reserved", "free"),
                 "note": card.note or None,
             }
             for card in snapshot.cards
@@ -173,45 +161,33 @@ def to_json(snapshot: LiveSnapshot) -> dict[str, Any]:
     }
 
 
+# fields of a job whose key in JSON is not their name
+_KEYS = {
+    "id": "run",
+    "limit_by": "limit_enforced_by",
+    "rate": "bytes_per_second",
+    "full_in": "full_in_seconds",
+    "message_age": "message_age_seconds",
+} | {
+    name: f"{name}_bytes"
+    for name in (
+        "use", "swap", "gpu_used", "gpu_allocated", "gpu_reserved", "limit", "cap", "peak", "peak_before", "spill", "need",
+        "reserved",
+    )
+}  # fmt: skip
+_NULL_IF_EMPTY = ("phase", "limit_by", "paused_by", "message")
+
+
 def _job_json(job: JobState) -> dict[str, Any]:
-    full = job.full_in
-    return {
-        "run": job.id if job.managed else None,
-        "name": job.name,
-        "state": job.state,
-        "command": job.command,
-        "uid": job.uid,
-        "pid": job.pid,
-        "processes": job.processes,
-        "seconds": job.seconds,
-        "phase": job.phase or None,
-        "step": job.step,
-        "use_bytes": job.use,
-        "swap_bytes": None if job.use is None else job.swap,
-        "exact": job.exact,
-        "gpu_used_bytes": job.gpu_used,
-        "gpu_allocated_bytes": job.gpu_allocated,
-        "gpu_reserved_bytes": job.gpu_reserved,
-        "limit_bytes": job.limit,
-        "cap_bytes": job.cap,
-        "limit_enforced_by": job.limit_by or None,
-        "bytes_per_second": job.rate,
-        "full_in_seconds": None
-        if full is None
-        else {"low": full.low, "expected": full.expected, "high": finite(full.high)},
-        "peak_bytes": job.peak,
-        "peak_before_bytes": job.peak_before,
-        "spill_bytes": job.spill,
-        "need_bytes": job.need,
-        "reserved_bytes": job.reserved,
-        "protected": job.protected,
-        "paused_by": job.paused_by or None,
-        "paused_until": job.paused_until,
-        "gpu_given_back": job.gpu_given_back,
-        "reasons": list(job.reasons),
-        "message": job.message or None,
-        "message_age_seconds": job.message_age,
-    }
+    """The record's fields; ``mine`` is of whoever looks, and not told."""
+    values = {name: value for name, value in asdict(job).items() if name != "mine"}
+    values |= {name: None for name in _NULL_IF_EMPTY if not values[name]}
+    values["id"] = job.id if job.managed else None
+    values["swap"] = None if job.use is None else job.swap
+    values["reasons"] = list(job.reasons)
+    if job.full_in is not None:
+        values["full_in"]["high"] = finite(job.full_in.high)
+    return {_KEYS.get(name, name): value for name, value in values.items()}
 
 
 def finite(value: float) -> float | None:

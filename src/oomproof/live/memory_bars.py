@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oomproof.live.live_snapshot import CardState, LiveSnapshot, MachineState
 from oomproof.records import dataclass
-from oomproof.reports.styled_lines import Line, Span
+from oomproof.reports.table_text import Line, Span
 from oomproof.units import GIB
 
 RUNS, UNMANAGED, RESERVED, FREE, MARGIN, FLOOR = "█", "▓", "░", "·", "│", "┊"

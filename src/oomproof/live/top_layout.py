@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-from oomproof.live.job_chart import detail_lines
-from oomproof.live.job_detail import JobDetail
+from oomproof.live.job_chart import JobDetail, detail_lines
 from oomproof.live.job_table import JobRows, arranged, job_rows
 from oomproof.live.live_snapshot import PAUSED, WAITING, JobState, LiveSnapshot
 from oomproof.live.memory_bars import machine_lines, pressure_part
 from oomproof.printable import one_line
 from oomproof.records import dataclass
-from oomproof.reports.styled_lines import Line
+from oomproof.reports.table_text import Line
 
 KEYS = "p pause  P +card  s save  x stop  w why  o order  / filter  ? help  q quit"
 _SHORT_KEYS = "p P s x w o / ? q"

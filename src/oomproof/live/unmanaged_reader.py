@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from oomproof.leaf.command_lines import short_name
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
-from oomproof.live.growth_forecast import LOOK_BACK, rate_of
 from oomproof.live.live_snapshot import RUNNING, UNMANAGED, JobState
-from oomproof.live.run_reader import SPAN, command_text
+from oomproof.live.run_reader import LOOK_BACK, SPAN, command_text, rate_of
 from oomproof.machine import cgroup_limits, jobs
 from oomproof.printable import one_line
 from oomproof.records import replace

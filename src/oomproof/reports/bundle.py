@@ -16,8 +16,8 @@ from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import FAULT
 from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.run_folders import Run
-from oomproof.reports import bundle_machine, html, markdown, report_file
-from oomproof.reports.bundle_texts import read_capped
+from oomproof.reports import environment, html, markdown, report_file
+from oomproof.reports.code_shown import read_capped
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell
 from oomproof.reports.verdict_text import three_lines
@@ -174,9 +174,9 @@ def _add_run(packer: _Packer, run: Run, number: int | None) -> None:
 
 def _add_machine(packer: _Packer, run: Run | None) -> dict[str, str]:
     """The machine as it is now; the packages of the job's own Python."""
-    for name, text in bundle_machine.facts():
+    for name, text in environment.facts():
         packer.text(f"system/{name}", text)
-    packages, problem = bundle_machine.packages(run)
+    packages, problem = environment.packages(run)
     if packages:
         listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
         packer.text("system/packages.txt", listing)
@@ -190,7 +190,7 @@ def _summary(story: Story, packer: _Packer, packages: dict[str, str]) -> str:
     parts = [three_lines(story.verdict)]
     rows = [*facts(story), *story.environment]
     rows += [(name, packages[name]) for name in _TELLING if name in packages]
-    rows += bundle_machine.short_facts()
+    rows += environment.short_facts()
     parts.append("\n".join(f"{name:<26} {value}" for name, value in dict(rows).items()))
     if story.verdict.evidence:
         lines = [

@@ -15,9 +15,8 @@ from oomproof.machine.jobs import Job
 from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
-from oomproof.reports.styled_lines import Line, fact, folded_fact, print_lines, wrapped
-from oomproof.reports.table_text import cut, folded
-from oomproof.units import format_size
+from oomproof.reports.table_text import Line, cut, fact, folded, folded_fact, print_lines, wrapped
+from oomproof.units import format_size, sizes_json
 
 if TYPE_CHECKING:  # the ledger is read only where there is one
     from oomproof.ledger.ledger_entries import Entry
@@ -261,18 +260,14 @@ def _command(job: Job) -> str:
 
 def to_json(check: Check) -> dict[str, Any]:
     """Schema 1. Sizes are bytes; null is "the machine does not tell"."""
-    facts, budget, memory = check.facts, check.budget, check.facts.memory
+    facts, budget = check.facts, check.budget
     tightest = facts.limits.tightest
     return {
         "schema": SCHEMA,
         "budget": {
-            "total_bytes": budget.total,
-            "in_use_bytes": budget.in_use,
-            "available_bytes": budget.available,
-            "swap_total_bytes": budget.swap_total,
-            "swap_free_bytes": budget.swap_free,
-            "reserved_bytes": budget.reserved,
-            "margin_bytes": budget.margin,
+            **sizes_json(
+                budget, "total", "in_use", "available", "swap_total", "swap_free", "reserved", "margin"
+            ),
             "floor_bytes": default_floor(budget.total),
             "safe_now_bytes": budget.now,
             "safe_ever_bytes": budget.ever,
@@ -282,17 +277,12 @@ def to_json(check: Check) -> dict[str, Any]:
             {"status": a.status, "need_bytes": a.need, "short_by_bytes": a.short_by, "sentence": a.sentence}
             for a in check.answers
         ],
-        "memory": {
-            "total_bytes": memory.total,
-            "available_bytes": memory.available,
-            "free_bytes": memory.free,
-        },
+        "memory": sizes_json(facts.memory, "total", "available", "free"),
         "swaps": [
             {
                 "path": area.path,
                 "kind": "zram" if area.zram else "disk",
-                "total_bytes": area.total,
-                "used_bytes": area.used,
+                **sizes_json(area, "total", "used"),
                 "stored_bytes": area.zram.stored if area.zram else None,
                 "in_ram_bytes": area.zram.in_ram if area.zram else None,
                 "saved_bytes": area.zram.saved if area.zram else None,
@@ -300,8 +290,7 @@ def to_json(check: Check) -> dict[str, Any]:
             for area in facts.swaps
         ],
         "limit": {
-            "limit_bytes": tightest.limit,
-            "used_bytes": tightest.used,
+            **sizes_json(tightest, "limit", "used"),
             "file": tightest.file,
             "cgroup": tightest.path,
         }
@@ -316,7 +305,7 @@ def to_json(check: Check) -> dict[str, Any]:
         if facts.pressure
         else None,
         "overcommit_mode": facts.overcommit.mode if facts.overcommit else None,
-        "shm": {"total_bytes": facts.shm.total, "free_bytes": facts.shm.free} if facts.shm else None,
+        "shm": sizes_json(facts.shm, "total", "free") if facts.shm else None,
         "oom_daemons": [{"name": daemon.name, "pid": daemon.pid} for daemon in facts.daemons],
         "place": {"container": facts.place.container, "wsl": facts.place.wsl},
         "gpus": [
@@ -324,9 +313,7 @@ def to_json(check: Check) -> dict[str, Any]:
                 "index": gpu.index,
                 "name": gpu.name,
                 "unified": gpu.unified,
-                "total_bytes": gpu.total,
-                "used_bytes": gpu.used,
-                "free_bytes": gpu.free,
+                **sizes_json(gpu, "total", "used", "free"),
                 "processes": [{"pid": process.pid, "used_bytes": process.used} for process in gpu.processes],
                 "note": gpu.note,
             }
@@ -339,10 +326,7 @@ def to_json(check: Check) -> dict[str, Any]:
                 "uid": job.uid,
                 "command": mask_argv(job.command),
                 "pids": job.pids,
-                "use_bytes": job.use,
-                "anon_bytes": job.anon,
-                "shmem_bytes": job.shmem,
-                "swap_bytes": job.swap,
+                **sizes_json(job, "use", "anon", "shmem", "swap"),
                 "exact": job.exact,
             }
             for job in facts.jobs
@@ -369,8 +353,7 @@ def _ledger_json(check: Check) -> dict[str, Any]:
                 "run": entry.run,
                 "name": entry.name,
                 "uid": entry.uid,
-                "need_bytes": entry.need,
-                "gpu_need_bytes": entry.gpu_need,
+                **sizes_json(entry, "need", "gpu_need"),
                 "gpu": entry.gpu,
                 "priority": entry.priority,
             }

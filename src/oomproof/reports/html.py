@@ -15,7 +15,7 @@ from oomproof.recording.profile_files import profile_of
 from oomproof.recording.run_folders import Run
 from oomproof.records import replace
 from oomproof.reports import report_file, story_blocks
-from oomproof.reports.chart_clock import clock_text
+from oomproof.reports.chart import clock_text
 from oomproof.reports.code_shown import ShownFrame
 from oomproof.reports.document import Block, Labels, Paragraph, Steps, Table
 from oomproof.reports.html_chart import chart

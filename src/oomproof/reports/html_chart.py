@@ -12,7 +12,7 @@ from html import escape
 
 from oomproof.evidence.case_file import Growth
 from oomproof.recording.series import told_kind, told_text
-from oomproof.reports.chart_clock import clock_spans, ticks
+from oomproof.reports.chart import clock_spans, ticks
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
 from oomproof.units import GIB, MIB, TIB, format_duration, format_rate, format_size, format_time

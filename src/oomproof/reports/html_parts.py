@@ -100,7 +100,7 @@ def _block(block: Block) -> str:
             items = "".join(map(_step, block.items))
             return f'<{tag} class="{kind}">{items}</{tag}>' if items else ""
         case Proof():
-            items = "".join(map(_evidence, block.items))
+            items = "".join(map(_fact, block.items))
             left_out = f"and {block.left_out} more: oomproof why --json"
             return (f'<ul class="evidence">{items}</ul>' if items else "") + (
                 note(left_out) if block.left_out else ""
@@ -135,7 +135,7 @@ def _step(step: Step) -> str:
     return f"<li>{prose(step.text)}{basis}{command(step.command) if step.command else ''}</li>"
 
 
-def _evidence(item: Evidence) -> str:
+def _fact(item: Evidence) -> str:
     clock = f' · <span class="when">{escape(when(item.time))}</span>' if item.time is not None else ""
     return (
         f'<li><div class="says">{escape(item.says)}</div><code>{escape(item.text)}</code>'

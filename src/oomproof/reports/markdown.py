@@ -10,8 +10,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
 from oomproof.reports import report_file, story_blocks
-from oomproof.reports.chart import draw
-from oomproof.reports.chart_clock import clock_text
+from oomproof.reports.chart import clock_text, draw
 from oomproof.reports.document import Block, Paragraph, Table, foot
 from oomproof.reports.markdown_parts import blocks, fence, sections, table, text
 from oomproof.reports.redaction import Redactor

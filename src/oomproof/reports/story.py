@@ -16,14 +16,13 @@ from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import told_kind, told_text
 from oomproof.records import dataclass, replace
 from oomproof.reports import code_shown
-from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.code_shown import Stack
 from oomproof.reports.document import Document
-from oomproof.reports.earlier_runs import Earlier, earlier_runs
 from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.run_tables import compare_rows, peak_text, summarize
-from oomproof.reports.timeline import Timeline
+from oomproof.reports.run_comparison import Earlier, compare_rows, earlier_runs
+from oomproof.reports.run_tables import peak_text, summarize
+from oomproof.reports.timeline import Timeline, load_numbers
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 

@@ -11,7 +11,7 @@ from oomproof.records import asdict
 from oomproof.remedies.system_facts import Change, Plan, SystemFacts
 from oomproof.remedies.system_manifest import Manifest
 from oomproof.remedies.system_plan import job_sizes
-from oomproof.reports.styled_lines import Line, fact, folded_fact, wrapped
+from oomproof.reports.table_text import Line, fact, folded_fact, wrapped
 from oomproof.units import format_size, format_time
 
 SCHEMA = 1

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from oomproof.evidence.json_files import number
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of, with_last_step
 from oomproof.recording.series import GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow, Row, Series
-from oomproof.records import dataclass, field, replace
+from oomproof.records import dataclass, field, fields, replace
 from oomproof.reports.alongside import Alongside
 from oomproof.units import MIB
 
@@ -370,3 +372,50 @@ def _holders(series: Series, last: float, end: float) -> list[Holder]:
         for row in series.living(last - _GONE, last + 1.0)
     ]
     return sorted(holders, key=lambda holder: holder.held, reverse=True)
+
+
+_PROBLEM = "it holds values that are no numbers"
+_TEXTS = ("name", "role", "kind", "text")
+
+
+def load_numbers(attempt: Attempt) -> Timeline:
+    """The attempt's recording to draw; empty with its ``problem`` where it holds something else than numbers."""
+    try:
+        timeline = load(attempt)
+    except (TypeError, ValueError, OverflowError):  # a text that was to be added up
+        return Timeline(problem=_PROBLEM)
+    return timeline if _only_numbers(timeline) else Timeline(problem=_PROBLEM)
+
+
+def _only_numbers(timeline: Timeline) -> bool:
+    series = (
+        timeline.host,
+        timeline.machine,
+        timeline.phases,
+        timeline.phase_rows,
+        timeline.events,
+        timeline.holders,
+    )
+    records: list[Any] = [record for records in (*series, *timeline.gpus.values()) for record in records]
+    return all(map(_number, (timeline.begin, timeline.end_wall, *timeline.gpus))) and all(
+        map(_is_of_numbers, records)
+    )
+
+
+def _is_of_numbers(record: Any) -> bool:
+    kind: Any = type(record)
+    texts, figures = _fields_of(kind)
+    return all(isinstance(getattr(record, name), str) for name in texts) and all(
+        _number(getattr(record, name)) for name in figures
+    )
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[list[str], list[str]]:
+    """(Those that are texts, the others): thousands of records are of a few kinds."""
+    names = [field.name for field in fields(kind)]
+    return [name for name in names if name in _TEXTS], [name for name in names if name not in _TEXTS]
+
+
+def _number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))

@@ -18,7 +18,8 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
     headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
     label, why = (
-        printable(_labelled(name, text, width)) for name, text in (("verdict", headline), ("why", verdict.why))
+        printable(_labelled(name, text, width))
+        for name, text in (("verdict", headline), ("why", verdict.why))
     )
     following = printable(_labelled("next", verdict.next, width, _commands(verdict)))
     if colour:

@@ -14,8 +14,7 @@ from oomproof.evidence.outage_finder import HostPoint, OutageFacts, RunFacts, fi
 from oomproof.evidence.system_kills import SystemKills
 from oomproof.recording.run_folders import find
 from oomproof.recording.writer import Writer
-from oomproof.reports.outage_report import outage_text
-from oomproof.reports.system_kill_table import system_text
+from oomproof.reports.system_kill_table import outage_text, system_text
 
 GIB, MIB = 1 << 30, 1 << 20
 OLD_BOOT, NEW_BOOT = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"

@@ -17,8 +17,7 @@ from oomproof.recording.schema import INSERTS
 from oomproof.recording.series import PhaseMark
 from oomproof.recording.writer import Writer
 from oomproof.reports import trend_text
-from oomproof.reports.trend_figures import trend_json
-from oomproof.reports.trend_text import Answer, alert_text, trend_lines
+from oomproof.reports.trend_text import Answer, alert_text, trend_json, trend_lines
 from oomproof.trend.leaks import FLAT, GROWING, STEPS, UNKNOWN, Range, Trend
 from oomproof.units import GIB, MIB
 

@@ -15,12 +15,10 @@ from fake_machine import FakeMachine
 from helpers_live import GIB, MIB, LiveFolder, NoCards
 
 from oomproof.ledger.forecast import LiveClaim
-from oomproof.live.card_reader import CardsAgain
-from oomproof.live.growth_forecast import rate_of, soon_full
-from oomproof.live.job_detail import read_detail
-from oomproof.live.live_reader import LiveReader
+from oomproof.live.job_chart import read_detail
+from oomproof.live.live_reader import CardsAgain, LiveReader
 from oomproof.live.live_snapshot import JobState, LiveSnapshot, to_json
-from oomproof.live.run_reader import RunReader
+from oomproof.live.run_reader import RunReader, rate_of, soon_full
 from oomproof.live.status_line import Status, read_status, status_json, status_text
 from oomproof.live.unmanaged_reader import UnmanagedReader
 from oomproof.machine.clock import boottime

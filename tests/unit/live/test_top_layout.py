@@ -11,14 +11,15 @@ import pytest
 from helpers_live import GIB, MIB, detail, jobs, machine, snapshot
 
 from oomproof.cli.top import as_ascii
-from oomproof.live.job_chart import chart_lines, highest, ribbon
+from oomproof.live.job_chart import chart_lines, ribbon
 from oomproof.live.job_table import arranged, full_text, job_rows, peak_text, rate_text
 from oomproof.live.live_snapshot import CardState, JobState, LiveSnapshot, to_json
 from oomproof.live.memory_bars import bar, machine_lines
 from oomproof.live.top_layout import Choice, lay_out, once
 from oomproof.recording.phase_spans import Span
 from oomproof.records import replace
-from oomproof.reports.styled_lines import plain
+from oomproof.reports.chart import columns
+from oomproof.reports.table_text import plain
 from oomproof.trend.leaks import Range
 
 
@@ -157,10 +158,10 @@ def test_lines_lead_to_their_jobs() -> None:
 
 def test_a_chart_keeps_every_peak_and_has_its_limit() -> None:
     points = [(float(n), 100 if n == 50 else 10) for n in range(100)]
-    values = highest(points, 0.0, 100.0, 10)
+    values = columns(points, 10, 0.0, 100.0)
     assert values[5] == 100 and values.count(10) == 9
-    assert highest([(5.0, 7)], 0.0, 10.0, 4) == [None, None, 7, 7]
-    assert highest([(-5.0, 3)], 0.0, 10.0, 2) == [3, 3], "what was before the window holds"
+    assert columns([(5.0, 7)], 4, 0.0, 10.0) == [None, None, 7, 7]
+    assert columns([(-5.0, 3)], 2, 0.0, 10.0) == [3, 3], "what was before the window holds"
     lines = [plain(line) for line in chart_lines(values, 4, 200, "", "RAM")]
     assert "┄" in lines[0] and "200 B" in lines[0] and "RAM" in lines[-1]
     far = [plain(line) for line in chart_lines(values, 4, 5000, "", "RAM")]

@@ -13,8 +13,17 @@ from helpers_live import GIB, NoCards, detail, jobs, snapshot
 from oomproof.live import top_screen
 from oomproof.live.live_reader import LiveReader
 from oomproof.live.live_snapshot import JobState, LiveSnapshot
-from oomproof.live.top_screen import TopApp
-from oomproof.live.verb_actions import PAUSE, PAUSE_CARD, SAVE, STOP, VerbCall, call_of, outcome, run_verb
+from oomproof.live.top_screen import (
+    PAUSE,
+    PAUSE_CARD,
+    SAVE,
+    STOP,
+    TopApp,
+    VerbCall,
+    call_of,
+    outcome,
+    run_verb,
+)
 
 GREYS = ("default", "bright_black", "black", "white", "bright_white")
 

@@ -16,7 +16,7 @@ from oomproof.errors import OomproofError
 from oomproof.leaf import small_files
 from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
-from oomproof.reports import chart
+from oomproof.reports import chart, run_comparison, run_screen
 from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
 
@@ -155,7 +155,7 @@ def test_history_and_show_of_a_run_without_anything() -> None:
     run = made("bare", boot_id="another boot")
     text = report.history([report.summarize(run)])
     assert "bare" in text and "machine went down" in text
-    assert "there is no recording" in report.show(run)
+    assert "there is no recording" in run_screen.show(run)
 
 
 def test_one_that_waits_says_for_what(capfd: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_one_that_waits_says_for_what(capfd: pytest.CaptureFixture[str]) -> None
     lock = state_files.take_lock(run.waiting_lock)
     assert lock is not None
     state_files.write_json(run.waiting_file, {"reasons": ["needs 12.0 GiB: short by 3.0 GiB", "a holds it"]})
-    text = report.show(run)
+    text = run_screen.show(run)
     assert "needs 12.0 GiB: short by 3.0 GiB; a holds it" in text and "oomproof stop b" in text
     assert "1.0 GiB" in text, "the limit it will have"
     assert not any(word in text for word in ("agent", "missing", "logs -f"))
@@ -199,14 +199,14 @@ def test_an_exception_is_the_end_in_the_list() -> None:
 
 def test_two_runs_of_one_name_are_compared_by_their_ids() -> None:
     old, new = made("twin", 1.0), made("twin", 2.0)
-    head = report.compare(old, new).splitlines()[0]
+    head = run_comparison.compare(old, new).splitlines()[0]
     assert old.id in head and new.id in head
 
 
 def test_differing_words() -> None:
     before = ["python", "t.py", "--batch", "64", "--workers=16", "--amp", "out=a", "--lr", "-1e-3"]
     after = ["python", "t.py", "--batch", "32", "--workers=4", "out=b", "--lr", "-2e-3"]
-    assert report.differing_arguments(before, after) == [
+    assert run_comparison.differing_arguments(before, after) == [
         ("batch", "64", "32"),
         ("workers", "16", "4"),
         ("amp", "yes", "-"),
@@ -240,7 +240,7 @@ def test_what_stands_in_the_column_of_runs_can_be_typed(width: int) -> None:
 def test_compare_lists_what_differs() -> None:
     one = made("one", argv=["p", "--batch", "64"], settings={"limit": 1 << 30}, env={"OMP_NUM_THREADS": "1"})
     two = made("two", argv=["p", "--batch", "32"], settings={"limit": None}, env={})
-    rows = report.compare_rows(one, two)
+    rows = run_comparison.compare_rows(one, two)
     assert ("batch", "64", "32") in rows
     assert ("--limit", "1.0 GiB", "-") in rows
     assert ("$OMP_NUM_THREADS", "1", "-") in rows

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.reports.chart_clock import clock_spans, clock_text, ticks
+from oomproof.reports.chart import clock_spans, clock_text, ticks
 
 BACK = 1_792_890_000.0  # 2026-10-25 01:00 UTC: 03:00 becomes 02:00 in central Europe
 FORWARD = 1_774_746_000.0  # 2026-03-29 01:00 UTC: 02:00 becomes 03:00

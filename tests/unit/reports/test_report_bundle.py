@@ -18,7 +18,7 @@ from oomproof.errors import OomproofError
 from oomproof.recording.run_folders import Run
 from oomproof.reports import bundle
 from oomproof.reports.bundle import write_bundle
-from oomproof.reports.bundle_texts import read_capped
+from oomproof.reports.code_shown import read_capped
 from oomproof.reports.redaction import Redactor
 
 # Put together here, so that no scanner takes this file for a leak.

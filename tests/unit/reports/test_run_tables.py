@@ -8,7 +8,7 @@ import pytest
 from helpers_case import Attempt
 
 from oomproof.recording.run_folders import Run
-from oomproof.reports.run_tables import agent_text, show
+from oomproof.reports.run_screen import agent_text, show
 
 
 @pytest.fixture
