@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.evidence.heap_growth import GrowingContainer
 from oomproof.printable import one_line
-from oomproof.recording.user_source import user_source
+from oomproof.recording.traced_lines import user_source
 
 _ADDING = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault"}
 _LONGEST_LINE = 100  # characters

@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 from oomproof.evidence.system_kill import Certainty, SystemKill
 from oomproof.leaf.small_files import append
-from oomproof.recording.run_folders import state_folder
-from oomproof.recording.state_files import make_private
+from oomproof.recording.state_files import make_private, state_folder
 from oomproof.records import replace
 
 # root's, readable by all: command names and sizes, no arguments

@@ -18,7 +18,7 @@ from oomproof.evidence.gpu_oom import last_oom
 from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
-from oomproof.recording import pauses, run_summary, spill_record
+from oomproof.recording import run_summary, spill_record
 from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step, with_last_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
@@ -380,7 +380,7 @@ def _limit_text(run: Run, asked: int | None) -> str:
 
 
 def _paused_text(run: Run, summary: Summary) -> str:
-    total = format_duration(pauses.seconds(list(summary.paused), boottime()))
+    total = format_duration(run_summary.paused_seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
     words = f"{total} in {count} pauses" if count > 1 else total
     mark = run.pause_mark() if summary.state == "paused" else {}

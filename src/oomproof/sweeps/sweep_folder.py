@@ -14,12 +14,13 @@ from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.recording.attempt import FileIn
-from oomproof.recording.run_folders import other_host, state_folder
+from oomproof.recording.run_folders import other_host
 from oomproof.recording.state_files import (
     append_line,
     make_private,
     read_json,
     read_lines,
+    state_folder,
     take_lock,
     write_json,
 )

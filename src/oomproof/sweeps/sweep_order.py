@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import current_budget
+from oomproof.ledger.budget import current_budget
 from oomproof.machine import nvidia
 from oomproof.records import dataclass, replace
 from oomproof.runner.run_flags import of_run
@@ -78,7 +78,7 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, int]:
     """What a trial may hold at most when it is alone on this machine: host, and gpu where there is one. What was not typed is
     as `oomproof run` would have it, from variables and settings files."""
     chosen = of_run({name: settings.get(name) for name in ("limit", "gpu_limit")})
-    budget = {"host": current_budget.read(chosen.margin).ever}
+    budget = {"host": current_budget(chosen.margin).ever}
     if chosen.limit is not None:
         budget["host"] = min(budget["host"], chosen.limit)
     if nvidia.driver_present():
