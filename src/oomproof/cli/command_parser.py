@@ -173,11 +173,10 @@ def count(what: str) -> Callable[[str], int]:
     return parse
 
 
-def add_run(parser: argparse.ArgumentParser, default: str) -> None:
-    """The argument RUN of a verb for one run; ``default``: which one is meant without it, and what else may be given."""
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help=f"id, part of an id, or name (default: {default})"
-    )
+def add_run(parser: argparse.ArgumentParser, default: str, more: str = "") -> None:
+    """The argument RUN of a verb for one run; ``default``: which one is meant without it; ``more``: what else may be given."""
+    text = f"id, part of an id, or name (default: {default}){more}"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=text)
 
 
 def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:

@@ -59,7 +59,7 @@ def note_fixes(run: Run, cause: str | None) -> list[str]:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_run(parser, "the last that failed); with --undo: a run, or a change")
+    add_run(parser, "the last that failed", "; with --undo: a run, or a change")
     add("--apply", action="store_true", help="write the changes, with a backup")
     add("--undo", action="store_true", help="take a change back; refused where the file was changed since")
     add(

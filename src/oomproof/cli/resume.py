@@ -34,7 +34,7 @@ _STATES = ("paused", "unguarded")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "the newest that is paused); or the pid of a paused job")
+    add_run(parser, "the newest that is paused", "; or the pid of a paused job")
     parser.add_argument("--all", action="store_true", help="everything of yours that is paused")
 
 
