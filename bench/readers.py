@@ -21,7 +21,7 @@ from lab import GIB, MIB, Lab, lab, save, table
 
 from oomproof.diagnosis.conclusion import conclude
 from oomproof.recording.run_folders import Run
-from oomproof.recording.schema import INSERTS, TABLES
+from oomproof.recording.sqlite_files import INSERTS, TABLES
 
 BOOT, WALL = "a-boot-that-is-gone", 1_700_000_000.0
 Row = tuple[Any, ...]

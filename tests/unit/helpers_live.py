@@ -16,7 +16,7 @@ from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpus
 from oomproof.recording.phase_spans import Span
 from oomproof.recording.run_folders import Run
-from oomproof.recording.schema import INSERTS, TABLES
+from oomproof.recording.sqlite_files import INSERTS, TABLES
 from oomproof.trend.leaks import Range
 
 MIB, GIB = 1 << 20, 1 << 30

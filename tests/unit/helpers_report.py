@@ -11,7 +11,7 @@ from oomproof.diagnosis.verdict import Change, Command, Gpu, Kill, RankedCause, 
 from oomproof.evidence.case_file import Evidence, Missing
 from oomproof.machine import processes
 from oomproof.recording.run_folders import Run
-from oomproof.recording.schema import TABLES
+from oomproof.recording.sqlite_files import TABLES
 
 MIB, GIB = 1 << 20, 1 << 30
 END, WALL = 90_000.0, 1_790_000_000.0  # boottime of the end; wall clock at boottime 0

@@ -20,7 +20,7 @@ from typing import Any
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import run_in_background
-from oomproof.cli.exit_status import exit_status, tell_end
+from oomproof.cli.run_end import exit_status, tell_end
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import run_folders
 from oomproof.records import replace

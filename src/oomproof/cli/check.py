@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 from oomproof.cli.command_parser import refuse
 from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
-from oomproof.ledger.ledger_folder import is_there
-from oomproof.ledger.machine_facts import Facts, budget_of, gather
-from oomproof.ledger.memory_rows import rows
+from oomproof.ledger.machine_facts import Facts, budget_of, gather, rows
 from oomproof.ledger.risks import risks
 from oomproof.machine.gpu import Gpus
 from oomproof.records import replace
@@ -78,7 +76,12 @@ def run(args: argparse.Namespace) -> int:
 
 def look_at_ledger(facts: Facts) -> tuple[LedgerSnapshot | None, list[str]]:
     """(who runs and waits, what is wrong with the ledger). A reader makes no ledger where there is none."""
-    from oomproof.ledger.ledger_rebuild import live_entries
+    from oomproof.ledger.ledger_entries import live_entries
+    from oomproof.ledger.ledger_snapshot import (  # they cost a third of this command's start
+        held_on_cards,
+        look,
+    )
+    from oomproof.ledger.ledger_store import Busy, is_there, open_ledger
 
     wanted = ledger_setting()
     try:
@@ -86,18 +89,9 @@ def look_at_ledger(facts: Facts) -> tuple[LedgerSnapshot | None, list[str]]:
             return None, []
     except OomproofError as error:
         return None, [error.message]
-    from oomproof.ledger.ledger_snapshot import look  # they cost a third of this command's start
-    from oomproof.ledger.ledger_store import Busy, open_ledger
-
     ledger = open_ledger(wanted)
-    held = {
-        (process.pid, card.index): process.used
-        for card in facts.gpus.gpus
-        for process in card.processes
-        if process.used is not None
-    }
     try:
-        return look(ledger, cards_held=held, times=True), ledger.notes
+        return look(ledger, cards_held=held_on_cards(facts.gpus), times=True), ledger.notes
     except (Busy, OomproofError) as error:
         return None, [str(error)]
     finally:

@@ -173,6 +173,12 @@ def count(what: str) -> Callable[[str], int]:
     return parse
 
 
+def add_run(parser: argparse.ArgumentParser, default: str, more: str = "") -> None:
+    """The argument RUN of a verb for one run; ``default``: which one is meant without it; ``more``: what else may be given."""
+    text = f"id, part of an id, or name (default: {default}){more}"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=text)
+
+
 def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
     """Flags that would be ignored here are an error."""
     for name in names:

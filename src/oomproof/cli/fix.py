@@ -17,28 +17,55 @@ import json
 import sys
 from typing import Any
 
-from oomproof.cli.command_parser import refuse
-from oomproof.cli.fix_probation_end import note_all_fixes
+from oomproof.cli.command_parser import add_run, refuse
+from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, printable, terminal_columns, wants_colour
 from oomproof.recording import run_folders
-from oomproof.recording.run_folders import Run
+from oomproof.recording.run_folders import Run, newest_runs
 from oomproof.remedies import fix_store
 from oomproof.remedies.fix_plan import Proposal, propose
-from oomproof.remedies.fix_probation import figures_of_attempt, key_of, pace_text
-from oomproof.remedies.fix_store import Fix
+from oomproof.remedies.fix_probation import (
+    figures_of_attempt,
+    is_slower,
+    judge_fix,
+    key_of,
+    pace_text,
+    waiting_for,
+)
+from oomproof.remedies.fix_store import PROBATION, Fix
 from oomproof.reports import fix_text
+from oomproof.reports.fix_text import standing_text
 from oomproof.reports.table_text import folded
+
+_LOOKED_AT = 50  # runs, the newest
+
+
+def note_all_fixes() -> list[str]:
+    """Also by runs whose end nobody was there to tell, and by those that have evaluated often enough and still run."""
+    sentences = []
+    for run in newest_runs(_LOOKED_AT):
+        if run.info and waiting_for(run):
+            conclusion = conclusion_of(run)
+            sentences += note_fixes(run, conclusion.cause if conclusion is not None else None)
+    return sentences
+
+
+def note_fixes(run: Run, cause: str | None) -> list[str]:
+    """A sentence for each whose standing it decides; written down with the figures. ``cause``: of its end; None while it runs."""
+    sentences = []
+    for fix in waiting_for(run):
+        stand, figures, before, now = judge_fix(fix, run, cause)
+        if stand == PROBATION:
+            continue
+        fix.note(state=stand, figures=figures, told_by=run.id)
+        sentences.append(standing_text(fix, stand, figures, is_slower(before, now)))
+    return sentences
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="id, part of an id, or name (default: the last that failed); with --undo: a run, or a change",
-    )
+    add_run(parser, "the last that failed", "; with --undo: a run, or a change")
     add("--apply", action="store_true", help="write the changes, with a backup")
     add("--undo", action="store_true", help="take a change back; refused where the file was changed since")
     add(

@@ -41,10 +41,10 @@ from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.machine import daemons, nvidia
 from oomproof.own_command import OWN_COMMAND
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import asdict, replace
 from oomproof.remedies import system_advice
-from oomproof.runner import desktop_slices, guard_service
+from oomproof.runner import guard_service
 from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
 from oomproof.settings import PERSONAL
@@ -250,7 +250,7 @@ def _install(arguments: argparse.Namespace) -> int:
     unit = guard_service.unit(flags, arguments.system)
     desktop = {}
     if arguments.system and not arguments.no_desktop:
-        desktop = desktop_slices.drop_ins(HostView().mem_total)
+        desktop = guard_service.slice_files(HostView().mem_total)
     if arguments.print:
         print(unit, end="")
         for path, text in desktop.items():

@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 
+from oomproof.cli.command_parser import add_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.attempt_names import FAULT
 from oomproof.machine.clock import boottime
@@ -31,9 +32,7 @@ _TIMEOUT = 10.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest that runs)"
-    )
+    add_run(parser, "the newest that runs")
     parser.add_argument(
         "--pid", type=int, metavar="PID", help="a process of it (default: the one that holds most)"
     )

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from oomproof.cli.command_parser import count
+from oomproof.cli.command_parser import add_run, count
 from oomproof.recording import run_folders
 from oomproof.recording.attempt import Attempt
 
@@ -22,9 +22,7 @@ _TICK = 0.2
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
-    )
+    add_run(parser, "the newest")
     parser.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
     parser.add_argument("-n", "--lines", type=count("lines"), metavar="N", help="only the last N lines")
 

@@ -19,6 +19,20 @@ from oomproof.printable import MessageStream, PrintableStream, allow_any_text, t
 if TYPE_CHECKING:
     from oomproof.cli.command_parser import CommandParser
 
+
+_MOST_NAMES = 100  # reading so many takes about 5 ms
+
+
+def print_names(alive: bool = False) -> None:
+    """What a shell offers for RUN at each Tab: names, and ids of runs without one, newest first."""
+    from oomproof.recording.run_folders import ALIVE, newest_runs
+
+    runs = [run for run in newest_runs(_MOST_NAMES) if run.info and (not alive or run.state() in ALIVE)]
+    # a name with a newline could not be typed: the id can
+    names = dict.fromkeys(run.name if run.name == run.info.get("name") else run.id for run in runs)
+    print("".join(f"{name}\n" for name in names), end="")
+
+
 # verb -> (module in cli, or ISLAND.verbs.MODULE; one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
@@ -197,8 +211,6 @@ def obey(argv: list[str]) -> int:
         print(f"oomproof {__version__}")
         return 0
     if word == RUN_NAMES:
-        from oomproof.cli.completion_names import print_names
-
         print_names(alive=ALIVE_RUNS in words)
         return 0
     if word not in VERBS:

@@ -16,6 +16,7 @@ import argparse
 import threading
 from collections.abc import Collection
 
+from oomproof.cli.command_parser import add_run
 from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.guard import freezer, pause_timeouts
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by, host_memory_problem
@@ -35,9 +36,7 @@ _PAUSE_SECONDS = 10.0  # a process that waits for a slow disk stops when the dis
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest that runs)"
-    )
+    add_run(parser, "the newest that runs")
     parser.add_argument(
         "--gpu",
         action="store_true",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from oomproof.cli.command_parser import add_run
 from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard import freezer
@@ -33,12 +34,7 @@ _STATES = ("paused", "unguarded")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="id, part of an id, or name (default: the newest that is paused); or the pid of a paused job",
-    )
+    add_run(parser, "the newest that is paused", "; or the pid of a paused job")
     parser.add_argument("--all", action="store_true", help="everything of yours that is paused")
 
 

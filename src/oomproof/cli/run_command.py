@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import Announce, run_in_background
-from oomproof.cli.run_admission import look_for_twins, tell
+from oomproof.cli.run_admission import (
+    OnWaiting,
+    StartupMessage,
+    check_stop_file,
+    look_for_twins,
+    start_run,
+    tell,
+)
 from oomproof.cli.run_end import GAVE_UP, finish, refusal_in
-from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_run
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
 from oomproof.recording import run_folders
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import replace
 from oomproof.runner.run_flags import RunSettings, typed
 from oomproof.runner.supervise import Order, asked_of

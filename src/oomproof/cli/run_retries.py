@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from oomproof.alerts.alert import NEWS, Alert
 from oomproof.cli.command_knobs import hydra_problem, knobs_of, script_text
-from oomproof.cli.run_admission import look_for_twins, tell, tell_as_is
+from oomproof.cli.run_admission import (
+    OnWaiting,
+    StartupMessage,
+    check_stop_file,
+    look_for_twins,
+    start_attempt,
+    start_run,
+    tell,
+    tell_as_is,
+)
 from oomproof.cli.run_end import EndSignals, judge_end, leave, tell_verdict
-from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_attempt, start_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
-from oomproof.ledger.needs import Need
+from oomproof.ledger.ledger_entries import Need
 from oomproof.machine import processes
 from oomproof.plans.death_facts import facts_of
 from oomproof.plans.knobs import Template, parse_knob, sacrifice_order, template_of

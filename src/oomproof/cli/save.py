@@ -11,11 +11,12 @@ import argparse
 import sys
 import time
 
+from oomproof.cli.command_parser import add_run
 from oomproof.errors import OomproofError
 from oomproof.guard.guard_actions import action_record
 from oomproof.leaf.action_kinds import SAVE
 from oomproof.machine.clock import boottime
-from oomproof.recording import requests, run_folders
+from oomproof.recording import run_folders
 from oomproof.runner.run_flags import seconds
 from oomproof.units import format_duration
 
@@ -23,9 +24,7 @@ _TICK = 0.1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest that runs)"
-    )
+    add_run(parser, "the newest that runs")
     parser.add_argument(
         "--timeout",
         type=seconds("--timeout"),
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"see how it ended: oomproof runs show {run_folders.to_type(target)}; list what runs: oomproof runs",
         )
     attempt = target.attempt
-    listening = requests.listeners(attempt, "save")
+    listening = attempt.listeners("save")
     if not listening:
         raise OomproofError(
             f"nothing in {target.name} answers a request to save",
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"stop, if it looks for OOMPROOF_STOP_FILE: oomproof stop {target.name}",
         )
     began = boottime()
-    requests.ask_to_save(attempt, "oomproof save")
+    attempt.ask_to_save("oomproof save")
     attempt.add_action(action_record("user", SAVE, "oomproof save"))
     print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
     deadline = time.monotonic() + arguments.timeout

@@ -27,7 +27,7 @@ from oomproof.leaf.action_kinds import KILL, REQUEST, RESUME, TERM
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
 from oomproof.printable import tell
-from oomproof.recording import requests, run_folders, state_files
+from oomproof.recording import run_folders, state_files
 from oomproof.runner.run_flags import from_json, seconds
 from oomproof.units import format_duration
 
@@ -116,7 +116,7 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
 
 def _listens(run: run_folders.Run) -> bool:
     """Whether anybody can answer: somebody in it told the agent so, or its settings or its code name the request."""
-    if requests.listeners(run.attempt, "stop"):
+    if run.attempt.listeners("stop"):
         return True
     from oomproof.evidence.script_handlers import may_listen  # reads and parses the script
 

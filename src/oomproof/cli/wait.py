@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 
-from oomproof.cli.exit_status import exit_status
+from oomproof.cli.command_parser import add_run
 from oomproof.errors import NOT_NOW, OomproofError
 from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders
@@ -20,12 +20,7 @@ _TICK = 0.1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="id, part of an id, or name (default: the newest, first of those that run)",
-    )
+    add_run(parser, "the newest, first of those that run")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         time.sleep(_TICK)
     if not target.folder.exists():
         raise OomproofError(f"{target.name} gave up waiting: it was never started", "", NOT_NOW)
+    from oomproof.cli.run_end import exit_status  # after the wait, which may take days
     from oomproof.diagnosis.conclusion import conclusion_of
     from oomproof.reports.verdict_text import at_end
 

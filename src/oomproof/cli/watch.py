@@ -13,11 +13,12 @@ import os
 import sys
 
 from oomproof.alerts.alert_channel import Alerts
-from oomproof.cli.exit_status import exit_status, tell_end
+from oomproof.cli.command_parser import add_run
 from oomproof.cli.pause import live_run
+from oomproof.cli.run_end import exit_status, tell_end
 from oomproof.errors import OomproofError
 from oomproof.guard.host_view import HostView
-from oomproof.machine import processes
+from oomproof.leaf.proc_files import with_start
 from oomproof.machine.clock import boottime
 from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders, state_files
@@ -27,12 +28,7 @@ from oomproof.runner.run_flags import add_receiver_flags, of_watch
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="id, part of an id, or name (default: the newest that lost its oomproof)",
-    )
+    add_run(parser, "the newest that lost its oomproof")
     add_receiver_flags(parser)
 
 
@@ -72,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     state_files.write_json(
         target.attempt.started_file,
-        {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
+        {**started, "guard": with_start(os.getpid())},
     )
     watch.writer.event(boottime(), "guard", "the run is guarded again")
     print(f"oomproof: guarding {target.name} again; Ctrl-C leaves it running", file=sys.stderr)

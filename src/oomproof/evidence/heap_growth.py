@@ -16,8 +16,7 @@ from oomproof.leaf.heap_kinds import ARROW, COUNTERS, MAPPED, NATIVE, PYTHON, RE
 from oomproof.printable import one_line
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import PhaseMark, Series
-from oomproof.recording.traced_lines import Trace, trace_of, trace_text
-from oomproof.recording.user_source import user_source
+from oomproof.recording.traced_lines import Trace, trace_of, trace_text, user_source
 from oomproof.records import dataclass
 from oomproof.trend import growth
 from oomproof.trend.leaks import GROWS, Trend

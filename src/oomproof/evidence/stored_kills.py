@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 
 from oomproof.evidence.texts.finding import KernelFacts, TaskJob
 from oomproof.leaf.small_files import append
-from oomproof.recording.run_folders import state_folder
-from oomproof.recording.state_files import make_private
+from oomproof.recording.state_files import make_private, state_folder
 from oomproof.records import dataclass, replace
 
 Certainty = Literal["proven", "likely", "possible"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from oomproof.evidence.heap_growth import adds_to, function_nodes, parsed
 from oomproof.recording.census_record import Thing
-from oomproof.recording.user_source import user_source
+from oomproof.recording.traced_lines import user_source
 
 _MAKERS = {"list", "dict", "set", "deque", "OrderedDict"}
 

@@ -30,14 +30,14 @@ def holders_of(pids: Mapping[int, int], runs: Sequence[Live], proc: str = "/proc
 def ask_for_idle(holders: Sequence[CardHolder]) -> list[str]:
     """The runs that were asked for what they keep on the card and do not use: those that run, and keep enough to be worth a wait for
     the card."""
-    from oomproof.recording import requests, run_folders
+    from oomproof.recording import run_folders
 
     asked = []
     for holder in holders:
         if holder.paused or holder.idle < IDLE:
             continue
         try:
-            requests.ask_to_release(run_folders.find(holder.run).attempt)
+            run_folders.find(holder.run).attempt.ask_to_release()
         except (OSError, OomproofError):  # it has ended, or its disk takes nothing
             continue
         asked.append(holder.run)

@@ -23,7 +23,6 @@ from oomproof.guard.job_handle import Job
 from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WITHDRAW, ActionKind, ActionReason
 from oomproof.leaf.small_files import APPEND, append_to
 from oomproof.machine.clock import boottime
-from oomproof.recording import requests
 from oomproof.recording.attempt import Attempt
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
@@ -196,10 +195,10 @@ class Actions:
         ]
         # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer. Asked before: it may
         # end the moment the file is gone.
-        listening = requests.listeners(self._attempt, "stop")
+        listening = self._attempt.listeners("stop")
         for path in ours:
             path.unlink()
-        if ours and self._stop_signal is None and listening and not requests.is_begun(self._attempt, "stop"):
+        if ours and self._stop_signal is None and listening and not self._attempt.is_begun("stop"):
             self._note(action_record(self._by, WITHDRAW, why, reason=reason))
             say(WITHDRAW, why)
 

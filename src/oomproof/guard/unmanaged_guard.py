@@ -22,7 +22,7 @@ from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import dataclass, replace
 from oomproof.units import MIB
 

@@ -29,7 +29,7 @@ from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.machine.job_ties import member_tie
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import dataclass
 
 NOT_YET = "the process that resumes it after us is not ready yet"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys as system
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
+from oomproof.machine import cgroup_limits, memory, swap
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:  # the guard uses this file, and the GPU facts bring subprocess along
     from oomproof.machine.gpu import Gpus
+
 
 Status = Literal["fits", "not-now", "never"]
 EXIT_STATUS: dict[Status, int] = {"fits": 0, "not-now": NOT_NOW, "never": NEVER}
@@ -164,3 +168,39 @@ def answer_gpu(gpus: Gpus, need: int, index: int | None = None) -> Answer:
     if need > free:
         return Answer("not-now", need, need - free, sentence + f"short by {format_size(need - free)}")
     return Answer("fits", need, 0, sentence + f"fits, {format_size(free - need)} to spare")
+
+
+def current_budget(margin: int | None = None, proc: str = "/proc", sys: str = "/sys") -> Budget:
+    """Nothing reserved yet: who decides adds that."""
+    if system.platform == "darwin":
+        from oomproof.machine import macos
+
+        now, areas, _ = macos.read()
+        return budget_from(now, areas, cgroup_limits.Limits(), margin)
+    return budget_from(memory.read(proc), swap.read(proc, sys), cgroup_limits.read("self", proc, sys), margin)
+
+
+def budget_from(
+    now: memory.Memory,
+    swaps: Sequence[swap.Swap],
+    over_us: cgroup_limits.Limits,
+    margin: int | None = None,
+    reserved: int = 0,
+) -> Budget:
+    """The budget these facts leave."""
+    swap_total, swap_free = swap.disk(swaps)
+    tightest, fullest = over_us.tightest, over_us.fullest
+    return budget(
+        ram_total=now.total,
+        ram_available=now.available,
+        swap_total=swap_total,
+        swap_free=swap_free,
+        zram_total=sum(area.total for area in swaps if area.zram),
+        limit=tightest.limit if tightest else None,
+        limit_left=fullest.left if fullest else None,
+        swap_limit=over_us.swap_limit,
+        swap_limit_left=over_us.swap_left,
+        limited_by=fullest.path if fullest else None,
+        margin=margin,
+        reserved=reserved,
+    )

@@ -12,8 +12,7 @@ from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.machine import processes
-from oomproof.recording.runtime_folder import runtime_folder
-from oomproof.recording.state_files import take_lock, write_json
+from oomproof.recording.state_files import runtime_folder, take_lock, write_json
 from oomproof.records import dataclass
 
 _LOCK, _FILE = "guard.lock", "guard.json"

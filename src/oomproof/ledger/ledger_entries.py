@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
+from oomproof.recording import run_folders
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
+from oomproof.units import MIB, format_size
 
 WAITING, ADMITTED = "waiting", "admitted"
+# what run.json has of an entry
+CLAIM = ("key", "need", "need_low", "basis", "gpu_need", "gpu", "priority", "asked", "cap", "twin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,6 @@ def _has_keeper(entry: Entry) -> bool:
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:
     """The entry once the job runs: who keeps it, and where what it holds can be read."""
-    from oomproof.records import replace
-
     keeper, job, backend = (started.get(name) for name in ("keeper", "job", "backend"))
     if not isinstance(keeper, dict) or not isinstance(job, dict):
         return entry
@@ -128,3 +131,88 @@ def _lives(pid: int, start: int | None, uid: int, proc: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def live_entries() -> list[Entry]:
+    """This user's live runs. Those that wait enter themselves again at their next look."""
+    entries = []
+    boot = processes.boot_id()
+    for run in run_folders.list_runs():
+        started = run.started()
+        of_now = boot in (run.info.get("boot_id"), started.get("boot_id"))  # either file may be damaged
+        if not of_now or not run.keeper_lives():
+            continue
+        entry = with_started(from_info(run, boot, float(started.get("boottime") or 0.0)), started)
+        if entry.keeper_pid is not None:
+            entries.append(entry)
+    return entries
+
+
+def from_info(run: run_folders.Run, boot: str, since: float) -> Entry:
+    kept = {name: value for name in CLAIM if (value := (run.info.get("claim") or {}).get(name)) is not None}
+    entry = Entry(
+        run.id, os.getuid(), run.name, "", ADMITTED, boot, since, front_pid=0, front_start=0,
+        folder=str(run.folder), admitted=since,
+    )  # fmt: skip
+    return replace(entry, **kept)
+
+
+# A command that held less than this before is not worth a queue: `oomproof run -- ls` must not wait for a training.
+NEGLIGIBLE = 64 * MIB
+AT_LEAST = "at least"  # begins the basis of a need that is only a lower bound
+SPILL_ONLY = f"{AT_LEAST}: what --spill pins"  # all that is known of it
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An interval and how we know it. ``high`` is what is reserved."""
+
+    low: int
+    high: int
+    basis: str
+    gpu: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        return f"{format_size(self.high)} ({self.basis})"
+
+
+def declared(size: int) -> Need:
+    return Need(size, size, "--need")
+
+
+def with_spill(need: Need | None, spill: int) -> Need | None:
+    """Pinned beside what the job itself holds: peaks in the history are without it."""
+    if not spill:
+        return need
+    if need is None:
+        return Need(spill, spill, SPILL_ONLY)
+    return replace(
+        need,
+        low=need.low + spill,
+        high=need.high + spill,
+        basis=f"{need.basis}, and {format_size(spill)} that --spill pins",
+    )
+
+
+def from_history(peaks: Sequence[Peak]) -> Need | None:
+    """From the peaks of the same command, newest first. A run that was ended early only raises the lower bound."""
+    whole = [peak.use for peak in peaks if peak.whole]
+    cut = max((peak.use for peak in peaks if not peak.whole), default=0)
+    gpu = max((peak.gpu or 0 for peak in peaks), default=0) or None
+    if not whole and not cut:
+        return None
+    if not whole or cut > max(whole):
+        early = sum(
+            not peak.whole for peak in peaks
+        )  # for memory, by a person, by an error: each held this much
+        basis = f"the most it held in {early} runs" if early > 1 else "what it held in a run"
+        return Need(cut, cut, f"{AT_LEAST}: {basis} that ended early", gpu)
+    basis = f"the most it held in {len(whole)} runs" if len(whole) > 1 else "what it held in its last run"
+    return Need(min(whole), max(whole), basis, gpu)
+
+
+def usual_seconds(peaks: Sequence[Peak]) -> float | None:
+    """How long this command takes: the middle of its whole runs."""
+    lasted = sorted(peak.seconds for peak in peaks if peak.whole and peak.seconds is not None)
+    return lasted[len(lasted) // 2] if lasted else None

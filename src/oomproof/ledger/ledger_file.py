@@ -11,8 +11,7 @@ from typing import Any
 
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.machine import processes
-from oomproof.recording.schema import storable
-from oomproof.recording.sqlite_module import sqlite3
+from oomproof.recording.sqlite_files import decoded, sqlite3, storable
 from oomproof.records import asdict, fields
 
 VERSION = 1
@@ -89,7 +88,7 @@ class LedgerFile:
         self._connection = sqlite3.connect(
             path, timeout=lock_seconds, isolation_level=None, check_same_thread=False, cached_statements=16
         )
-        self._connection.text_factory = _text
+        self._connection.text_factory = decoded
         try:
             self._prepare(check, rebuild)
         except Exception as error:
@@ -162,10 +161,6 @@ class LedgerFile:
             self._connection.close()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
 def _inodes(path: Path) -> list[tuple[int, int] | None]:
     """Of the file and of its WAL, which stands there as long as anybody has the file open."""
     inodes: list[tuple[int, int] | None] = []
@@ -202,7 +197,7 @@ def save_rows(damaged: Path, into: LedgerFile) -> None:
         put = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({','.join('?' * len(types))})"
         try:
             with contextlib.closing(sqlite3.connect(damaged)) as connection:
-                connection.text_factory = _text
+                connection.text_factory = decoded
                 for row in connection.execute(f"SELECT {names} FROM {table}"):
                     if _fit(row, types):
                         into.execute(put, row)

@@ -2,22 +2,96 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oomproof.ledger import current_budget
+from oomproof.errors import OomproofError
 from oomproof.ledger.admission import AdmissionRequest, Card, Claim, Decision, decide, reserved
-from oomproof.ledger.budget import Budget
-from oomproof.ledger.ledger_entries import ADMITTED, Entry, is_live
+from oomproof.ledger.budget import Budget, answer, current_budget
+from oomproof.ledger.forecast import RECORD
+from oomproof.ledger.ledger_entries import ADMITTED, Entry, is_live, usual_seconds
 from oomproof.ledger.ledger_store import Ledger
-from oomproof.ledger.needs import usual_seconds
-from oomproof.ledger.run_usage import claims_of, measure
+from oomproof.ledger.live_runs import held_by_all
 from oomproof.machine import processes
+from oomproof.machine.cgroups import CgroupV1, CgroupV2
 from oomproof.machine.clock import boottime
+from oomproof.printable import one_line
 from oomproof.recording import spill_record
+from oomproof.recording.state_files import read_json, runtime_folder
 from oomproof.records import dataclass, replace
 from oomproof.trend.growth import expected_growth
-from oomproof.units import MIB
+from oomproof.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:
+    from oomproof.machine.gpu import Gpus  # which brings subprocess along
+
+STALE = 5.0  # seconds without a word from the run, after which the reader measures
+
+
+def claims_of(entries: Iterable[Entry], now: float, proc: str = "/proc") -> list[Claim]:
+    """The admitted runs as the arithmetic sees them, by what this user's runs say of themselves."""
+    try:
+        folder: Path | None = runtime_folder()
+    except (OSError, OomproofError):
+        folder = None
+    held_by_run = held_by_all(folder) if folder is not None else {}
+    claims = []
+    for entry in entries:
+        held, at = held_by_run.get(entry.run, (0, float("-inf")))
+        if now - at > STALE:  # its guard is gone, just starting, or another user's
+            held = measure(entry, proc)
+        need, growth, parked = entry.need, 0, _parked(entry)
+        if folder is not None and (need is None or held >= need) and not parked:
+            growth = _growth(folder, entry.run, now)
+            if entry.cap is not None:
+                growth = min(growth, max(0, entry.cap - held))
+        gpu_need = entry.gpu_need if entry.gpu is not None else 0
+        claims.append(Claim(entry.run, need, held, growth, gpu_need, entry.gpu, parked=parked))
+    return claims
+
+
+def _growth(folder: Path, run: str, now: float) -> int:
+    try:
+        with open(folder / "forecast" / run, "rb") as file:
+            growth, at = RECORD.unpack(file.read(RECORD.size))
+    except (OSError, struct.error):
+        return 0
+    return int(growth) if now - at <= STALE else 0
+
+
+def _parked(entry: Entry) -> int:
+    """What its cards held before they were given back: it lies in the run's host memory now."""
+    attempt = entry.attempt
+    cards = read_json(attempt.gpu_paused_file).get("cards") if attempt else None
+    return sum(size for size in cards.values() if isinstance(size, int)) if isinstance(cards, dict) else 0
+
+
+def measure(entry: Entry, proc: str = "/proc") -> int:
+    """By the reader itself: the cgroup, else the process tree with its shared pages counted once where that may be read."""
+    if entry.cgroup and entry.cgroup_version:
+        group = (CgroupV2 if entry.cgroup_version == 2 else CgroupV1)(entry.cgroup)
+        try:
+            memory = group.memory()
+        finally:
+            group.close()
+        if memory is not None:
+            return memory.use
+    if entry.job_pid is None:
+        return 0
+    pids = processes.descendants(entry.keeper_pid, proc) if entry.keeper_pid else []
+    pids = pids or [entry.job_pid, *processes.descendants(entry.job_pid, proc)]
+    total = 0
+    for pid in pids:
+        process = processes.memory(pid, proc)
+        if process is not None:
+            share = processes.pss(pid, proc) if len(pids) > 1 and entry.uid == os.getuid() else None
+            total += (share[0] if share and share[0] else process.anon + process.shmem) + process.swap
+    return total
+
 
 _NOISE = 32 * MIB  # what unmanaged processes take between two looks and is not worth a word
 
@@ -115,7 +189,7 @@ def look(
     left = [_left(ledger, entry, now) if times else None for entry in admitted]
     spoken = reserved(claims, unmanaged)
     return LedgerSnapshot(
-        budget=replace(current_budget.read(margin, proc), reserved=spoken),
+        budget=replace(current_budget(margin, proc), reserved=spoken),
         running=tuple(map(LedgerRun, admitted, claims, left)),
         waiting=tuple(waiting),
         unmanaged=unmanaged,
@@ -129,6 +203,16 @@ def _left(ledger: Ledger | None, entry: Entry, now: float) -> float | None:
     usual = usual_seconds(ledger.peaks(entry.key))
     spent = now - entry.admitted
     return usual - spent if usual is not None and usual > spent else None
+
+
+def held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
+    """(pid, card) → bytes, as the driver says."""
+    return {
+        (process.pid, card.index): process.used
+        for card in gpus.gpus
+        for process in card.processes
+        if process.used is not None
+    }
 
 
 def _with_card(entry: Entry, claim: Claim, held: dict[tuple[int, int], int], proc: str) -> Claim:
@@ -164,3 +248,66 @@ class UnmanagedGrowth:
         if self._looks[-1][1] - self._looks[0][1] < _NOISE:
             return 0
         return expected_growth(self._looks, shortest=1.0)
+
+
+_SHOWN = 5
+
+
+def run_text(running: LedgerRun) -> str:
+    """ "train holds 12.1 GiB, 4.0 GiB more reserved, about 40 min left"."""
+    claim, entry = running.claim, running.entry
+    paused = " (paused)" if running.paused else ""
+    parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
+    spill = f" ({format_size(running.spill)} of it pinned by --spill)" if running.spill else ""
+    parts = [f"{one_line(entry.name)}{paused} holds {format_size(claim.held)}{parked}{spill}"]
+    if claim.yet:
+        what = "more reserved" if claim.short else "more at its present growth"
+        parts.append(f"{format_size(claim.yet)} {what}")
+    if claim.gpu_need:
+        parts.append(f"{format_size(claim.gpu_need)} on GPU {claim.gpu}")
+    if running.left is not None:
+        parts.append(f"about {format_duration(running.left)} left")
+    return ", ".join(parts)
+
+
+def waiting_text(
+    snapshot: LedgerSnapshot,
+    need: int,
+    decision: Decision,
+    unmanaged: Sequence[str] = (),
+    gpu_sentence: str = "",
+) -> list[str]:
+    """Why it does not start now: the arithmetic, who is in the way, when."""
+    lines = []
+    if decision.short_by or not decision.gpu_short_by:
+        lines.append(answer(snapshot.budget, need).sentence)
+    if decision.gpu_short_by and gpu_sentence:
+        lines.append(gpu_sentence)
+    in_the_way = sorted(snapshot.running, key=lambda running: -running.claim.gives)
+    for blocker in in_the_way[:_SHOWN]:
+        lines.append(f"  in the way: {run_text(blocker)}")
+    if len(in_the_way) > _SHOWN:
+        rest = sum(blocker.claim.gives for blocker in in_the_way[_SHOWN:])
+        lines.append(f"  and {len(in_the_way) - _SHOWN} more runs with {format_size(rest)}")
+    lines += [f"  unmanaged: {text}" for text in unmanaged]
+    if snapshot.unmanaged:
+        lines.append(f"  other processes grow: {format_size(snapshot.unmanaged)} reserved for them")
+    if decision.behind:
+        ahead = {entry.run: entry for entry in snapshot.waiting}
+        for run in decision.behind[:_SHOWN]:
+            if run in ahead:
+                lines.append(
+                    f"  waits before it: {one_line(ahead[run].name)}, needs {format_size(ahead[run].need)}"
+                )
+    return lines
+
+
+def when_text(snapshot: LedgerSnapshot, decision: Decision) -> str:
+    if decision.verdict != "short" or decision.gpu_short_by:
+        return "when: unknown"
+    seconds = snapshot.seconds_until(decision.short_by)
+    return (
+        "when: unknown"
+        if seconds is None
+        else f"when: in about {format_duration(seconds)}, if they take as long as before"
+    )

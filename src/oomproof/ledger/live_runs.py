@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.small_files import is_locked
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import dataclass, replace
 
 # bytes held, boottime of the update, bytes per second of growth, paused (0 no, 1 by its guard, 2 by hand), flags

@@ -12,8 +12,7 @@ from oomproof.errors import OomproofError
 from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.machine import processes
-from oomproof.recording.runtime_folder import runtime_folder
-from oomproof.recording.state_files import write_json
+from oomproof.recording.state_files import runtime_folder, write_json
 from oomproof.records import asdict, dataclass
 
 JobKey = tuple[int, int]  # pid and start

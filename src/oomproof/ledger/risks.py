@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.machine_facts import Facts
-from oomproof.ledger.swap_commands import add_swap_file, first_size, free_path
 from oomproof.machine import swap
+from oomproof.machine.swap import Swap
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
+
+_FIRST = 4 * GIB  # half of RAM where that is less
+_STEP = 64 * MIB
+
+
+def free_path(areas: Sequence[Swap]) -> str:
+    """A usual name for a swap file that no active one has."""
+    taken = {area.path for area in areas}
+    return next(name for name in ("/swapfile", *(f"/swapfile{n}" for n in range(2, 99))) if name not in taken)
+
+
+def first_size(ram: int) -> int:
+    """Of the first swap on a disk, where no job on record asks for more; in whole GiB where it has one."""
+    size = min(_FIRST, ram // 2)
+    return size // GIB * GIB or size // _STEP * _STEP
+
+
+def add_swap_file(path: str, size: int, filesystem: str, priority: int | None = None) -> str:
+    """One line to type. btrfs wants a file without copy-on-write, in a subvolume that is never in a snapshot."""
+    on = f"swapon -p {priority} {path}" if priority is not None else f"swapon {path}"
+    typed = f"{size // GIB}G" if size % GIB == 0 else f"{size // MIB}M"
+    if filesystem == "btrfs":
+        return f"sudo sh -c 'btrfs filesystem mkswapfile --size {typed} {path} && {on}'"
+    return f"sudo sh -c 'fallocate -l {typed} {path} && chmod 600 {path} && mkswap {path} && {on}'"
+
 
 _LARGE = 512 * MIB
 _SWAP_FULL = 0.05  # free part below which the next burst finds no memory

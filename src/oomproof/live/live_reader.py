@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import current_budget, live_runs
-from oomproof.ledger.budget import Budget, default_floor
-from oomproof.ledger.ledger_folder import is_there
+from oomproof.ledger import live_runs
+from oomproof.ledger.budget import Budget, current_budget, default_floor
+from oomproof.ledger.ledger_store import is_there
 from oomproof.live.live_snapshot import (
     RUNNING,
     STALE,
@@ -123,7 +123,7 @@ class LiveReader:
         jobs += self._unmanaged.read(pids, now, _by_process(cards.gpus))
         if self._unmanaged.problem:
             troubles.append(self._unmanaged.problem)
-        budget = reservations.budget if reservations is not None else current_budget.read()
+        budget = reservations.budget if reservations is not None else current_budget()
         return LiveSnapshot(
             wall=time.time(),
             machine=_machine(budget, jobs),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.ledger import current_budget, live_runs, paused_jobs
-from oomproof.ledger.budget import default_floor
+from oomproof.ledger import live_runs, paused_jobs
+from oomproof.ledger.budget import current_budget, default_floor
 from oomproof.ledger.live_runs import Live
 from oomproof.live.live_snapshot import STALE
 from oomproof.machine.clock import boottime
@@ -38,7 +38,7 @@ class Status:
 
 
 def read_status() -> Status:
-    budget, now = current_budget.read(), boottime()
+    budget, now = current_budget(), boottime()
     live: list[Live] = live_runs.everybody()
     fresh = all(now - run.t <= STALE for run in live)
     return Status(

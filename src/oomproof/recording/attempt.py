@@ -6,16 +6,19 @@ it, `runs prune` removes it with the run, and the bundle packs its texts."""
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from oomproof.leaf import attempt_names
 from oomproof.recording import json_shapes
-from oomproof.recording.state_files import append_line, load, read_json, read_lines
+from oomproof.recording.state_files import append_line, load, read_json, read_lines, read_small
 from oomproof.records import dataclass
 
 if TYPE_CHECKING:
     from oomproof.recording.reader import Recording
+
+SAVE_TEXT = "oomproof asks this job to save and continue"
 
 
 class _Folder(Protocol):
@@ -151,6 +154,38 @@ class Attempt:
     def pause_mark(self) -> dict[str, Any]:
         """Who paused the job, since when, until when; empty when nobody did."""
         return json_shapes.shaped(read_json(self.paused_file), json_shapes.MARK)
+
+    # --- requests that somebody inside the job answers ---
+
+    def listeners(self, what: str, proc: str = "/proc") -> list[str]:
+        """Who in the living job answers this kind of request ("save", "stop"): "the Hugging Face Trainer", …"""
+        listening = []
+        for path in sorted(self.agent_folder.glob(f"*-{attempt_names.LISTENS}")):
+            try:
+                kinds, by = read_small(path).decode("utf-8", "replace").split("\n")[:2]
+            except (OSError, ValueError):
+                continue
+            if what in kinds.split() and os.path.exists(f"{proc}/{path.name.split('-')[0]}"):
+                listening.append(by)
+        return list(dict.fromkeys(listening))
+
+    def is_begun(self, what: str) -> bool:
+        """Whether somebody in the job has begun to act on this kind of request."""
+        return any((self.agent_folder / f"{what}.{mark}").exists() for mark in ("at", "taken"))
+
+    def ask_to_release(self) -> None:
+        """Each process of the job that has a card gives back, at the end of its step, what PyTorch keeps there unused, unless
+        it was started with ``--release never``. A new request has another time."""
+        path = self.agent_folder / attempt_names.RELEASE_REQUEST
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        now = time.time_ns()  # finer than the clock of the file system: two requests are never one
+        os.utime(path, ns=(now, now))
+
+    def ask_to_save(self, why: str) -> None:
+        """The file is removed by the process that saved. If it exists already, the last request is still unanswered."""
+        if not self.save_file.exists():
+            with open(os.open(self.save_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(f"{SAVE_TEXT}: {why}\n".encode("utf-8", "replace"))
 
     def recording(self) -> Recording:
         from oomproof.recording.reader import open_recording  # sqlite3: only for whoever reads one

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from oomproof.recording.position_record import best, read_all
-from oomproof.recording.schema import VERSION
 from oomproof.recording.series import USE, Series
-from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
-from oomproof.recording.sqlite_module import sqlite3
+from oomproof.recording.sqlite_files import UNREADABLE, VERSION, connect, empty, pieces, sqlite3
 from oomproof.records import dataclass, field
 
 Row = tuple[Any, ...]
@@ -110,16 +108,21 @@ _newest: dict[Path, tuple[_Stand, Figures]] = {}  # those that were read last
 
 
 def _stand(path: Path) -> _Stand | None:
-    """When the file and its WAL were last changed, and their sizes. None: there is no such file."""
+    """Of the file and its WAL. None: there is no such file."""
+    stamps = stamps_of((path, f"{path}-wal"))
+    return stamps if stamps[0] is not None else None
+
+
+def stamps_of(paths: Iterable[str | os.PathLike[str]]) -> _Stand:
+    """When each file was last changed, and its size. An empty one is none: SQLite makes an empty WAL for a reader."""
     stamps: list[tuple[int, int] | None] = []
-    for name in (path, f"{path}-wal"):
+    for path in paths:
         try:
-            status = os.stat(name)
-            # SQLite makes an empty WAL for a reader
+            status = os.stat(path)
             stamps.append((status.st_mtime_ns, status.st_size) if status.st_size else None)
         except OSError:
             stamps.append(None)
-    return tuple(stamps) if stamps[0] is not None else None
+    return tuple(stamps)
 
 
 def read_figures(connection: sqlite3.Connection) -> Figures:

@@ -17,16 +17,11 @@ from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.printable import one_line
 from oomproof.recording import json_shapes
 from oomproof.recording.attempt import Attempt, FileIn, is_damaged
-from oomproof.recording.state_files import make_private, read_json
+from oomproof.recording.state_files import make_private, read_json, state_folder
 from oomproof.records import dataclass
 
 SCHEMA = 1
 ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home
-
-
-def state_folder() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base) / "oomproof"
 
 
 def fixes_were_applied() -> bool:

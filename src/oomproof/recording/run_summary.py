@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from oomproof.leaf.action_kinds import KILL, PAUSE, RESUME, TERM
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import boot_id
-from oomproof.recording import pauses
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_shapes import wrong
-from oomproof.recording.pauses import Paused
-from oomproof.recording.reader import Figures, Peaks
+from oomproof.recording.reader import Figures, Peaks, number, stamps_of
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_peak import figures_of
 from oomproof.recording.state_files import read_json
@@ -30,6 +29,40 @@ _SOURCES = (
     Attempt.recording_file.name, f"{Attempt.recording_file.name}-wal", Attempt.actions_file.name,
     Attempt.keeper_events_file.name,
 )  # fmt: skip
+
+
+_RESUMES = (RESUME, TERM, KILL)  # SIGTERM and the kill wake a paused job too
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    begin: float  # boottime
+    end: float | None  # None: it still stands
+    by: str  # guard or user
+
+
+def pauses_of(attempt: Attempt) -> list[Paused]:
+    actions = [
+        (at, str(line.get("action") or line.get("event")), str(line.get("by", "keeper")))
+        for line in (*attempt.actions(), *attempt.keeper_events())
+        if (at := number(line.get("boottime"))) is not None
+    ]
+    ended = number(attempt.exit().get("boottime"))
+    paused: list[Paused] = []
+    begin: tuple[float, str] | None = None
+    for at, what, by in sorted(actions):
+        if what == PAUSE:
+            begin = begin or (at, by)
+        elif what in _RESUMES and begin is not None:
+            paused.append(Paused(begin[0], at, begin[1]))
+            begin = None
+    if begin is not None:
+        paused.append(Paused(begin[0], ended, begin[1]))
+    return paused
+
+
+def paused_seconds(pauses: list[Paused], now: float) -> float:
+    return sum((pause.end if pause.end is not None else now) - pause.begin for pause in pauses)
 
 
 @dataclass(frozen=True)
@@ -82,7 +115,7 @@ class Summary:
             "script_changed_since": self.script_changed,
             "problem": self.problem,
             "pauses": len(self.paused),
-            "paused_seconds": pauses.seconds(list(self.paused), boottime()),
+            "paused_seconds": paused_seconds(list(self.paused), boottime()),
         }
 
 
@@ -109,7 +142,7 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
         why=judged.get("why"),
         script_changed=False,
         problem=run.damage() or recording.problem,
-        paused=tuple(pauses.pauses(run.attempt)),
+        paused=tuple(pauses_of(run.attempt)),
         elsewhere=run.elsewhere(),
         attempt=run.attempt.number or 1,
         started=float(started.get("wall") or 0.0),
@@ -180,14 +213,6 @@ def keep(run: Run, summary: Summary) -> None:
 
 
 def _stand(run: Run) -> list[list[int] | None]:
-    """When each source was last changed, and its size."""
-    stamps: list[list[int] | None] = []
-    attempt = os.fspath(run.attempt)
-    for name in _SOURCES:
-        try:
-            stat = os.stat(f"{attempt}/{name}")
-            # SQLite makes an empty WAL for a reader: that is no change of the recording
-            stamps.append([stat.st_mtime_ns, stat.st_size] if stat.st_size else None)
-        except OSError:
-            stamps.append(None)
-    return stamps
+    """Of each source, as JSON has it."""
+    stamps = stamps_of(run.attempt / name for name in _SOURCES)
+    return [list(stamp) if stamp is not None else None for stamp in stamps]

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import inf, nextafter
 from typing import Any
 
-from oomproof.recording.sqlite_module import sqlite3
+from oomproof.recording.sqlite_files import sqlite3
 
 _ROWS = 128  # of a piece
 _BESIDE = 32  # rows by which one may stand beside its place: a burst is written behind the sample that came after it

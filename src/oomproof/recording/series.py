@@ -13,11 +13,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from oomproof.leaf.action_kinds import KILL, PAUSE, REQUEST, RESUME, TERM, WARN
-from oomproof.recording.json_text import parse
+from oomproof.recording.json_shapes import parse
 from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
-from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
-from oomproof.recording.sqlite_module import sqlite3
+from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces, sqlite3
 
 Unreadable = UNREADABLE  # what ``exported`` may raise half-way
 _PIECE = 20_000  # rows that are grouped at once
@@ -261,24 +260,20 @@ class Series:
     @cached_property
     def use(self) -> Samples:
         """What the job held, by time."""
-        value, table = "anon+shmem+swap", self._table("job")
-        try:
-            if table is not None:
-                return Samples(table, value, f"t < {min(self.teardown, 1e300)}")
-        except UNREADABLE:
-            pass
-        return Samples(Table(empty(), "job"), value)
+        return self._samples("job", "anon+shmem+swap")
 
     def gpu_use(self, card: int) -> Samples:
         """What the job held on one card, as the driver counts it, by time."""
-        table = self._table("gpu")
-        where = f"idx = {int(card)} AND typeof(job_used) = 'integer' AND t < {min(self.teardown, 1e300)}"
+        return self._samples("gpu", "job_used", f"idx = {int(card)} AND {_OF_JOB} AND ")
+
+    def _samples(self, name: str, value: str, where: str = "") -> Samples:
+        table = self._table(name)
         try:
             if table is not None:
-                return Samples(table, "job_used", where)
+                return Samples(table, value, f"{where}t < {min(self.teardown, 1e300)}")
         except UNREADABLE:
             pass
-        return Samples(Table(empty(), "gpu"), "job_used")
+        return Samples(Table(empty(), name), value)
 
     def gpu_bound(self, begin: float, end: float) -> int | None:
         """No less than what all cards held together for the job, at a fraction of the price: each look is several rows, and to

@@ -14,8 +14,7 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.leaf import attempt_names
 from oomproof.leaf.small_files import is_own_folder, replace_file
-from oomproof.recording.runtime_folder import known_folders, runtime_folder
-from oomproof.recording.state_files import read_json
+from oomproof.recording.state_files import known_folders, read_json, runtime_folder
 
 _MEMORY = Path("/dev/shm")  # where the runtime folder is on the same full disk: no login session, a container
 _NAMES = (attempt_names.STARTED, attempt_names.EXIT)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 
 from oomproof.printable import one_line
-from oomproof.recording.user_source import user_source
 from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_exact, format_size
+
+_LONGEST = 4 << 20  # characters
+
+
+def user_source(path: str, before: float) -> str | None:
+    """Its text; None where it cannot be read, is no plain file, or was changed since. ``before``: when the run began, in
+    seconds since 1970."""
+    try:
+        status = os.stat(path)
+        if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
+            return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_LONGEST)
+    except (OSError, ValueError, MemoryError):
+        return None
+
 
 _OVERHEAD = 8 * MIB  # that tracemalloc itself takes at most while it traces
 _SEEN = 1 / 3  # of the growth: then the tracer is the one that sees this kind

@@ -16,7 +16,8 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.leaf.small_files import write_all
 from oomproof.recording import state_files
-from oomproof.recording.run_folders import fixes_folder, state_folder
+from oomproof.recording.run_folders import fixes_folder
+from oomproof.recording.state_files import state_folder
 from oomproof.records import dataclass
 
 SCHEMA = 1

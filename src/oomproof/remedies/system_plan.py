@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from oomproof.ledger.budget import default_margin
 from oomproof.ledger.job_history import JobHistory
-from oomproof.ledger.swap_commands import add_swap_file, first_size, free_path
+from oomproof.ledger.risks import add_swap_file, first_size, free_path
 from oomproof.machine import swap
 from oomproof.machine.kernel_settings import SYSRQ_SIGNALS
 from oomproof.remedies.system_advice import advice, notes

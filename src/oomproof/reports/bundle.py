@@ -14,8 +14,8 @@ from oomproof import __version__
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import FAULT
-from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.run_folders import Run
+from oomproof.recording.sqlite_files import redacted_copy
 from oomproof.reports import environment, html, markdown, report_file
 from oomproof.reports.code_shown import read_capped
 from oomproof.reports.redaction import Redactor

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomproof.ledger.budget import Answer, Budget, default_floor
-from oomproof.ledger.machine_facts import Facts
-from oomproof.ledger.memory_rows import Row
+from oomproof.ledger.machine_facts import Facts, Row
 from oomproof.ledger.risks import Risk
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
@@ -198,7 +197,7 @@ def _ledger(check: Check, width: int) -> Iterable[Line]:
     snapshot = check.snapshot
     if snapshot is None or not (snapshot.running or snapshot.waiting):
         return
-    from oomproof.ledger.queue_messages import run_text
+    from oomproof.ledger.ledger_snapshot import run_text
 
     yield [("Runs of oomproof", "bold")]
     for running in snapshot.running:

@@ -12,12 +12,12 @@ from oomproof.evidence.gpu_oom import last_oom
 from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import printable
-from oomproof.recording import pauses, spill_record
+from oomproof.recording import spill_record
 from oomproof.recording.phase_spans import PhaseRow, phase_rows, with_last_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.run_folders import Run, to_type
-from oomproof.recording.run_summary import Summary
+from oomproof.recording.run_summary import Summary, paused_seconds
 from oomproof.recording.series import Event, told_kind, told_text
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.alongside import Alongside
@@ -218,7 +218,7 @@ def _limit_text(run: Run, asked: int | None) -> str:
 
 
 def _paused_text(run: Run, summary: Summary) -> str:
-    total = format_duration(pauses.seconds(list(summary.paused), boottime()))
+    total = format_duration(paused_seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
     words = f"{total} in {count} pauses" if count > 1 else total
     mark = run.pause_mark() if summary.state == "paused" else {}

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.command_lines import command_key
 from oomproof.ledger import peak_history
-from oomproof.ledger.ledger_entries import ADMITTED, WAITING, Entry, Peak, with_started
+from oomproof.ledger.ledger_entries import (
+    ADMITTED,
+    CLAIM,
+    NEGLIGIBLE,
+    WAITING,
+    Entry,
+    Need,
+    Peak,
+    declared,
+    from_history,
+    with_spill,
+    with_started,
+)
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
-from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history, with_spill
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders
@@ -85,19 +96,7 @@ class Ticket:
 
     def as_json(self) -> dict[str, Any]:
         """For run.json: what a lost ledger is rebuilt from, and the key under which the peak is kept."""
-        entry = self.entry
-        return {
-            "key": entry.key,
-            "need": entry.need,
-            "need_low": entry.need_low,
-            "basis": entry.basis,
-            "gpu_need": entry.gpu_need,
-            "gpu": entry.gpu,
-            "priority": entry.priority,
-            "asked": entry.asked,
-            "cap": entry.cap,
-            "twin": entry.twin,
-        }
+        return {name: getattr(self.entry, name) for name in CLAIM}
 
 
 @dataclass

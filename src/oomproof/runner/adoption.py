@@ -14,6 +14,7 @@ from oomproof.errors import NOT_FOUND, USAGE, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.proc_files import environment as environment_of
+from oomproof.leaf.proc_files import with_start
 from oomproof.machine import cgroups, processes, wait_status
 from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders, state_files
@@ -21,7 +22,7 @@ from oomproof.recording.secrets import mask_environment
 from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.runner.admission_request import enter
-from oomproof.runner.attempt_files import read_counters
+from oomproof.runner.attempt_files import how_it_ended, read_counters
 from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.job_watch import Watch
 from oomproof.runner.supervise import Order, describe_run, write_down
@@ -151,7 +152,7 @@ def watch(
         "wall": time.time(),
         "keeper": {"pid": 0, "start": None},  # nobody keeps it: its parent is somebody else's
         "job": {"pid": adopted.pid, "start": adopted.start},
-        "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
+        "guard": with_start(os.getpid()),
         "backend": backend.as_json(),
         "memcg": cgroups.memory_path(adopted.pid),
         "counters": read_counters(backend.counters()),
@@ -187,18 +188,13 @@ def stay(run: run_folders.Run, pid: int, pidfd: int, watch: Watch) -> bool:
 
 def record_end(run: run_folders.Run, status: int | None, largest_rss: int) -> None:
     """exit.json, as a keeper would write it; without a status where the kernel tells it to the parent only."""
-    known = status is not None
-    signaled = known and os.WIFSIGNALED(status or 0)
     backend = limit_backends.LimitBackend(limit_backends.WATCH)
     state_files.write_json(
         run.attempt.exit_file,
         {
             "boottime": boottime(),
             "wall": time.time(),
-            "status": status,
-            "code": None if not known or signaled else os.WEXITSTATUS(status or 0),
-            "signal": os.WTERMSIG(status or 0) if signaled else None,
-            "core": bool(signaled and os.WCOREDUMP(status or 0)),
+            **how_it_ended(status),
             "leftovers": [],
             "counters": {**read_counters(backend.counters()), "largest_rss": largest_rss or None},
             "adopted": True,

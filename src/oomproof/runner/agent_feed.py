@@ -23,14 +23,13 @@ from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import memory
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.json_text import parse
+from oomproof.recording.json_shapes import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
-from oomproof.recording.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.recording.spill_record import SPILLS
+from oomproof.recording.state_files import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.recording.writer import Writer
-from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch
+from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch, UnaskedLooks
 from oomproof.runner.trace_requests import TraceRequests
-from oomproof.runner.unasked_looks import UnaskedLooks
 from oomproof.trend.growth import LONGEST_PIN, mean_rate
 from oomproof.units import MIB, format_size
 

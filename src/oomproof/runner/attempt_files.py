@@ -35,6 +35,18 @@ def reserve_exit(folder: str) -> int | None:
     return None
 
 
+def how_it_ended(status: int | None) -> dict[str, object]:
+    """The fields of exit.json that are a wait status taken apart; None: it could not be learnt."""
+    exited = status is not None and os.WIFEXITED(status)
+    killed = status is not None and os.WIFSIGNALED(status)
+    return {
+        "status": status,
+        "code": os.WEXITSTATUS(status) if status is not None and exited else None,
+        "signal": os.WTERMSIG(status) if status is not None and killed else None,
+        "core": status is not None and os.WCOREDUMP(status),
+    }
+
+
 def write_exit(folder: str, fd: int | None, record: dict[str, object], spares: Sequence[str] = ()) -> None:
     """Into the reserved space, synced, then under its real name: whole or not there. Where there was no space at the start,
     or it is not to be had any more: where there is some now."""

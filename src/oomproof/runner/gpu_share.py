@@ -14,7 +14,7 @@ from oomproof.ledger.gpu_turns import ON, WAITING, GpuSlot, GpuTurns
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.records import replace
 from oomproof.runner import gpu_feed
 from oomproof.runner.gpu_feed import GpuFeed

@@ -12,7 +12,64 @@ from pathlib import Path
 import oomproof
 from oomproof.errors import OomproofError
 from oomproof.own_command import OWN_COMMAND
-from oomproof.runner import desktop_slices
+from oomproof.units import GIB, MIB
+
+_SLICE_MARK = (
+    "# Written by `oomproof guard install --system`; `oomproof guard uninstall --system` removes it.\n"
+)
+_SLICE_FILE = "60-oomproof-desktop.conf"
+# Each level has to hand it down. GNOME and KDE keep their shell in session.slice; what is started from it is elsewhere.
+_LEVELS = {
+    "/etc/systemd/system/user.slice.d": "Slice",
+    "/etc/systemd/system/user-.slice.d": "Slice",
+    "/etc/systemd/system/user@.service.d": "Service",
+    "/etc/systemd/user/session.slice.d": "Slice",
+}
+_SHARE, _MOST = 10, 2 * GIB  # a tenth of RAM: more is no desktop
+
+
+def slice_files(ram: int) -> dict[Path, str]:
+    """File to text."""
+    low = min(ram // _SHARE, _MOST) // MIB
+    return {
+        Path(folder) / _SLICE_FILE: f"{_SLICE_MARK}[{section}]\nMemoryLow={low}M\n"
+        for folder, section in _LEVELS.items()
+    }
+
+
+def write_slices(files: Mapping[Path, str], root: Path = Path("/")) -> None:
+    for path, text in files.items():
+        at = root / path.relative_to("/")
+        if at.exists() and not at.read_text().startswith(_SLICE_MARK):
+            raise OomproofError(f"{at} is not ours", "move it away first, or add --no-desktop")
+        try:
+            at.parent.mkdir(parents=True, exist_ok=True)
+            at.write_text(text)
+        except OSError as error:
+            raise OomproofError(
+                f"cannot write {at}: {error.strerror}",
+                "oomproof guard install --system --no-desktop leaves it out",
+            ) from error
+
+
+def remove_slices(root: Path = Path("/")) -> bool:
+    """Whether any was there. A file that somebody else has written under that name stays."""
+    found = False
+    for folder in _LEVELS:
+        path = root / (Path(folder) / _SLICE_FILE).relative_to("/")
+        try:
+            ours = path.read_text().startswith(_SLICE_MARK)
+        except OSError:
+            continue
+        if ours:
+            path.unlink()
+            found = True
+            try:
+                path.parent.rmdir()
+            except OSError:  # others keep files there
+                pass
+    return found
+
 
 NAME = "oomproof-guard.service"
 _MARK = "# Written by `oomproof guard install`; `oomproof guard uninstall` removes it.\n"
@@ -109,8 +166,8 @@ def install(text: str, system: bool, desktop: Mapping[Path, str] | None = None) 
             f"cannot write {path}: {error.strerror}", "oomproof guard install --print shows the unit"
         ) from error
     if system:
-        desktop_slices.remove()  # of an earlier installation
-        desktop_slices.write(desktop or {})
+        remove_slices()  # of an earlier installation
+        write_slices(desktop or {})
     _systemctl(system, "daemon-reload")
     _systemctl(system, "--no-reload", "enable", NAME)  # a reload is slow on a slow machine: one is enough
     _systemctl(system, "restart", NAME)
@@ -127,7 +184,7 @@ def uninstall(system: bool) -> str:
     _systemctl(system, "--no-reload", "disable", "--now", NAME)
     path.unlink()
     if system:
-        desktop_slices.remove()
+        remove_slices()
     _systemctl(system, "daemon-reload")
     return f"removed {path}; what it had paused is resumed"
 

@@ -8,7 +8,7 @@ from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
 from oomproof.ledger.budget import default_floor, default_margin
-from oomproof.ledger.needs import AT_LEAST, SPILL_ONLY
+from oomproof.ledger.ledger_entries import AT_LEAST, SPILL_ONLY
 from oomproof.runner.run_flags import RunSettings
 from oomproof.units import MIB
 

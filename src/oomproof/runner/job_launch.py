@@ -12,6 +12,7 @@ from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, MORE_FILES, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
+from oomproof.leaf.proc_files import with_start
 from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, processes, systemd_manager
 from oomproof.recording.attempt import Attempt
@@ -272,7 +273,7 @@ class Launcher:
             "if_lost": [] if launch.detached else self._if_lost(),
             "started": {
                 "boot_id": processes.boot_id(),
-                "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
+                "guard": with_start(os.getpid()),
                 "backend": backend.as_json(),
                 "memcg": cgroups.memory_path(),
                 "terminal": tty,

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from oomproof.runner import zero_copy
-from oomproof.runner.file_changes import FileChanges
 from oomproof.runner.followed_file import Followed
 from oomproof.runner.job_start import resize
 from oomproof.runner.output_log import CHUNK, Output
 from oomproof.runner.terminal import Terminal
+from oomproof.runner.zero_copy import FileChanges
 from oomproof.units import MIB, format_size
 
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less

@@ -23,7 +23,7 @@ from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.printable import printable
-from oomproof.recording import requests, run_folders
+from oomproof.recording import run_folders
 from oomproof.recording.writer import Writer
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.census_watch import AT_STOP, AT_WARNING
@@ -269,11 +269,11 @@ class Watch:
         now, left = boottime(), self.guarded.moment.time_to_full
         if not self._shall_save():
             return
-        who = requests.listeners(self._attempt, "save")
+        who = self._attempt.listeners("save")
         if not who:
             return
         self._saved_at = now
-        requests.ask_to_save(self._attempt, f"full in about {format_duration(left)}")
+        self._attempt.ask_to_save(f"full in about {format_duration(left)}")
         self.writer.event(now, "save", f"asked {who[0]} to save and continue")
         text = f"asked {who[0]} to save and continue: full in about {format_duration(left)}"
         self._tell(text)

@@ -43,6 +43,7 @@ from oomproof.leaf.process_signals import become_subreaper, peek_status, signal_
 from oomproof.leaf.small_files import hold_lock, is_locked, read_object
 from oomproof.runner.attempt_files import (
     append_event,
+    how_it_ended,
     read_counters,
     remove_cgroups,
     reserve_exit,
@@ -561,7 +562,6 @@ class Keeper:
 
     def finish(self) -> None:
         """exit.json, then the cgroups go."""
-        status = self.status
         died, wall = self.died
         shm = None
         with contextlib.suppress(OSError):
@@ -570,15 +570,10 @@ class Keeper:
                 "total": shm_stat.f_blocks * shm_stat.f_frsize,
                 "free": shm_stat.f_bavail * shm_stat.f_frsize,
             }
-        exited = status is not None and os.WIFEXITED(status)
-        killed = status is not None and os.WIFSIGNALED(status)
         record: dict[str, object] = {
             "boottime": died,
             "wall": wall,
-            "status": status,
-            "code": os.WEXITSTATUS(status) if status is not None and exited else None,
-            "signal": os.WTERMSIG(status) if status is not None and killed else None,
-            "core": status is not None and os.WCOREDUMP(status),
+            **how_it_ended(self.status),
             "leftovers": self.leftovers[:20],
             "counters": {
                 **read_counters(self.spec["counters"]),

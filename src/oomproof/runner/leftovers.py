@@ -17,7 +17,7 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.machine import cgroups
 from oomproof.recording import run_folders, spare_files
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 
 _YOUNG = 5.0  # seconds: a run that is being made may not have its locks yet
 _OLD = 3600.0  # seconds, after which a socket that nobody has bound and whose run has no folder is nobody's

@@ -9,14 +9,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oomproof.errors import NEVER, NOT_NOW, OomproofError
-from oomproof.ledger import current_budget
 from oomproof.ledger.admission import Card, Decision
-from oomproof.ledger.budget import answer, answer_gpu, default_floor
-from oomproof.ledger.ledger_entries import ADMITTED, Entry
-from oomproof.ledger.ledger_snapshot import LedgerSnapshot, UnmanagedGrowth, look, request_of
+from oomproof.ledger.budget import answer, answer_gpu, current_budget, default_floor
+from oomproof.ledger.ledger_entries import ADMITTED, Entry, declared, with_spill
+from oomproof.ledger.ledger_snapshot import (
+    LedgerSnapshot,
+    UnmanagedGrowth,
+    held_on_cards,
+    look,
+    request_of,
+    waiting_text,
+    when_text,
+)
 from oomproof.ledger.ledger_store import Busy, Ledger
-from oomproof.ledger.needs import declared, with_spill
-from oomproof.ledger.queue_messages import waiting_text, when_text
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpus, read, start_query
 from oomproof.printable import one_line
@@ -65,7 +70,7 @@ class QueueWait:
 
     def _refuse_never_fits(self) -> None:
         if self.need is not None:
-            budget = current_budget.read(self.asked.margin)
+            budget = current_budget(self.asked.margin)
             verdict = answer(budget, self.need.high)
             alone = answer(budget, self.asked.spill)
             if alone.status == "never":
@@ -113,14 +118,14 @@ class QueueWait:
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def _first_try(self) -> tuple[LedgerSnapshot, Decision]:
-        large = (self.need.high if self.need else 0) > current_budget.read(self.asked.margin).headroom // 2
+        large = (self.need.high if self.need else 0) > current_budget(self.asked.margin).headroom // 2
         with contextlib.suppress(Busy):
             if large and self._decide(self._look()).verdict == "start":
                 time.sleep(_LOOK)  # somebody else may be filling that memory right now
         return self._try(unmanaged=large)
 
     def _look(self, times: bool = False, unmanaged: bool = True) -> LedgerSnapshot:
-        held = _held_on_cards(self.gpus) if self.gpus is not None else None
+        held = held_on_cards(self.gpus) if self.gpus is not None else None
         snapshot = look(self.ledger, self.asked.margin, cards_held=held, times=times)
         if unmanaged:
             growing = self.unmanaged.look([running.entry for running in snapshot.running], snapshot.budget)
@@ -142,7 +147,7 @@ class QueueWait:
     def _try(self, unmanaged: bool = True) -> tuple[LedgerSnapshot, Decision]:
         """One decision under the ledger's lock; the entry is then there, admitted or waiting."""
         snapshot, decision, entry = (
-            LedgerSnapshot(current_budget.read(self.asked.margin)),
+            LedgerSnapshot(current_budget(self.asked.margin)),
             Decision("behind"),
             self.entry,
         )
@@ -287,7 +292,7 @@ class QueueWait:
         try:
             snapshot = self._look()
         except Busy:  # the next look may go better; what cannot be read is no reason to start
-            return LedgerSnapshot(current_budget.read(self.asked.margin)), Decision("behind")
+            return LedgerSnapshot(current_budget(self.asked.margin)), Decision("behind")
         decision = self._decide(snapshot)
         # Not in the ledger: it was lost and begun anew. Then we enter ourselves again, at our old place.
         if decision.verdict == "start" or self.queue_position is None:
@@ -317,15 +322,6 @@ def _sweep(dead: Sequence[Entry]) -> None:
             from oomproof.recording import prune, run_folders
 
             prune.remove(run_folders.Run(Path(entry.folder)))
-
-
-def _held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
-    return {
-        (process.pid, card.index): process.used
-        for card in gpus.gpus
-        for process in card.processes
-        if process.used is not None
-    }
 
 
 def _largest_unmanaged(snapshot: LedgerSnapshot) -> list[str]:

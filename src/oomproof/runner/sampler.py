@@ -19,9 +19,8 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
-from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, kill_text
+from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, UncountedKills, kill_text
 from oomproof.runner.page_cache_watch import PAGE_CACHE, Held, PageCacheWatch
-from oomproof.runner.uncounted_kills import UncountedKills
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 

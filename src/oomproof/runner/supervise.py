@@ -8,6 +8,7 @@ import os
 import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
 from oomproof.runner.front import Front
 from oomproof.runner.guard_settings import guard_settings
-from oomproof.runner.ignored_interrupts import IgnoredInterrupts
 from oomproof.runner.job_launch import Launch
 from oomproof.runner.job_watch import Watch, or_none
 from oomproof.runner.output_log import OUTPUT_CAP
@@ -38,6 +38,24 @@ from oomproof.runner.terminal import Terminal
 
 if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU need
     from oomproof.runner.gpu_share import GpuShare
+
+
+_PRESSED = 3
+_WITHIN = 10.0  # seconds; a program at work on the first needs no advice, nor does one that is interrupted now and then
+
+
+class IgnoredInterrupts:
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_PRESSED)
+        self._told = False
+
+    def is_enough(self, t: float) -> bool:
+        """Of one more at this time; once in a run."""
+        self._times.append(t)
+        if self._told or len(self._times) < _PRESSED or t - self._times[0] > _WITHIN:
+            return False
+        self._told = True
+        return True
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 from oomproof.leaf.attempt_names import TRACE_REQUEST
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.clock import boottime
-from oomproof.recording.json_text import parse
+from oomproof.recording.json_shapes import parse
 from oomproof.units import MIB, format_size
 
 _EVERY = 600.0  # seconds between two requests

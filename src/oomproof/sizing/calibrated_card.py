@@ -11,8 +11,8 @@ from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf.small_files import replace_file, sha256_hex
-from oomproof.recording import run_folders, state_files
-from oomproof.recording.json_text import parse
+from oomproof.recording import state_files
+from oomproof.recording.json_shapes import parse
 from oomproof.records import dataclass, field
 from oomproof.sizing.card_constants import MEASURED_CONTEXT, Card, Constant
 from oomproof.units import MIB
@@ -144,7 +144,7 @@ def _is_history(steps: Any) -> bool:
 
 
 def folder() -> Path:
-    return run_folders.state_folder() / "cards"
+    return state_files.state_folder() / "cards"
 
 
 def read(path: str | os.PathLike[str]) -> CalibratedCard | None:
@@ -195,7 +195,7 @@ def named(word: str) -> CalibratedCard:
 
 def store(card: CalibratedCard) -> Path:
     """Joined with what is there. Raises OomproofError when there is nowhere to write."""
-    state_files.make_private(run_folders.state_folder())
+    state_files.make_private(state_files.state_folder())
     state_files.make_private(folder())
     path = folder() / f"{card.key}.json"
     before = read(path)

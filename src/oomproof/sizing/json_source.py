@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.recording.json_text import parse
+from oomproof.recording.json_shapes import parse
 from oomproof.sizing.data.source_file import BadFile, file_size, open_source
 from oomproof.units import MIB, format_size
 

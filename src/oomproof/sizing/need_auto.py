@@ -14,9 +14,8 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.leaf.command_lines import command_key, script_of, short_name
 from oomproof.ledger import peak_history
-from oomproof.ledger.ledger_entries import Peak
+from oomproof.ledger.ledger_entries import AT_LEAST, Need, Peak, from_history
 from oomproof.ledger.ledger_store import Busy, open_ledger
-from oomproof.ledger.needs import AT_LEAST, Need, from_history
 from oomproof.machine import gpu as cards
 from oomproof.recording.secrets import mask_argv
 from oomproof.recording.state_files import read_small

@@ -16,7 +16,7 @@ from typing import Any
 from oomproof import __version__
 from oomproof.leaf.command_lines import command_key, is_incidental, options, script_of
 from oomproof.leaf.small_files import sha256_hex
-from oomproof.recording import run_folders, state_files
+from oomproof.recording import state_files
 from oomproof.sizing import calibrated_card
 
 _KEPT = 200  # sizings, each of about 1 KiB
@@ -28,7 +28,7 @@ _ALWAYS = ("PYTHONPATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_
 
 
 def folder() -> Path:
-    return run_folders.state_folder() / "sizings"
+    return state_files.state_folder() / "sizings"
 
 
 def key(argv: Sequence[str], where: str, environment: Mapping[str, str], gpu_total: int | None) -> str | None:
@@ -65,7 +65,7 @@ def load(name: str) -> dict[str, Any]:
 
 def store(name: str, value: Mapping[str, Any]) -> None:
     """Raises OomproofError when there is nowhere to write."""
-    state_files.make_private(run_folders.state_folder())
+    state_files.make_private(state_files.state_folder())
     state_files.make_private(folder())
     state_files.write_json(folder() / f"{name}.json", {"schema": 1, **value})
     kept = sorted(folder().glob("*.json"), key=_time, reverse=True)

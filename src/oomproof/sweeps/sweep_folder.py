@@ -12,16 +12,17 @@ from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf.small_files import is_locked
-from oomproof.ledger import current_budget
+from oomproof.ledger.budget import current_budget
 from oomproof.machine import nvidia, processes
 from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.recording.attempt import FileIn
-from oomproof.recording.run_folders import other_host, state_folder
+from oomproof.recording.run_folders import other_host
 from oomproof.recording.state_files import (
     append_line,
     make_private,
     read_json,
     read_lines,
+    state_folder,
     take_lock,
     write_json,
 )
@@ -284,7 +285,7 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, int]:
     """What a trial may hold at most when it is alone on this machine: host, and gpu where there is one. What was not typed is
     as `oomproof run` would have it, from variables and settings files."""
     chosen = of_run({name: settings.get(name) for name in ("limit", "gpu_limit")})
-    budget = {"host": current_budget.read(chosen.margin).ever}
+    budget = {"host": current_budget(chosen.margin).ever}
     if chosen.limit is not None:
         budget["host"] = min(budget["host"], chosen.limit)
     if nvidia.driver_present():

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from oomproof.ledger import current_budget
+from oomproof.ledger import ledger_snapshot
 from oomproof.ledger.budget import Budget
 from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders
@@ -41,8 +41,9 @@ def one(need: int, seconds: float, journal: int) -> None:
 def main() -> int:
     count, budget, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     # the one thing that is not real: how much memory there is, so that many can want it
-    current_budget.read = lambda *_, **__: Budget(budget, budget, 0, 0, 0)
-    assert queue_wait.current_budget is current_budget
+    queue_wait.current_budget = ledger_snapshot.current_budget = lambda *_, **__: Budget(
+        budget, budget, 0, 0, 0
+    )
     journal = os.open(sys.argv[4], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     choose = random.Random(seed)
     gate_read, gate = os.pipe()

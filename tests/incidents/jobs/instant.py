@@ -9,7 +9,7 @@ import os
 import sys
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import current_budget
+from oomproof.ledger import ledger_snapshot
 from oomproof.ledger.budget import Budget
 from oomproof.recording import run_folders
 from oomproof.runner import queue_wait
@@ -33,8 +33,9 @@ def one(gate: int, answer: int, over: int) -> None:
 
 
 def main() -> None:
-    current_budget.read = lambda *_, **__: Budget(BUDGET, BUDGET, 0, 0, 0)
-    assert queue_wait.current_budget is current_budget
+    queue_wait.current_budget = ledger_snapshot.current_budget = lambda *_, **__: Budget(
+        BUDGET, BUDGET, 0, 0, 0
+    )
     for _ in range(int(sys.argv[1])):
         count = int(sys.argv[2])
         gate_read, gate = os.pipe()

@@ -27,7 +27,6 @@ from oomproof.agent.cuda_memory import CudaMemory
 from oomproof.agent.generation import Watched, wrapped
 from oomproof.leaf.attempt_names import RELEASE_REQUEST
 from oomproof.leaf.command_lines import short_name
-from oomproof.recording import requests
 from oomproof.recording.attempt import Attempt
 
 
@@ -465,7 +464,7 @@ def test_a_guard_asks_for_what_is_unused_and_each_request_is_answered_once(
         clock[0] += seconds
         card.allocated, card.reserved, card.free = GIB, 18 * GIB, 4 * GIB
         if asked:
-            requests.ask_to_release(attempt)
+            attempt.ask_to_release()
         for releaser, agent in zip(releasers, agents, strict=True):
             releaser.stepped(agent, 8)
         emptied.append(card.emptied)

@@ -17,9 +17,8 @@ from oomproof.cli.main import main
 from oomproof.errors import OomproofError
 from oomproof.ledger import machine_facts as facts_module
 from oomproof.ledger.job_history import JobHistory
-from oomproof.ledger.machine_facts import Facts, gather
-from oomproof.ledger.memory_rows import rows
-from oomproof.ledger.swap_commands import first_size
+from oomproof.ledger.machine_facts import Facts, gather, rows
+from oomproof.ledger.risks import first_size
 from oomproof.machine.cgroup_limits import Level, Limits
 from oomproof.machine.disk_space import DiskSpace
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus

@@ -13,8 +13,8 @@ import pytest
 
 from oomproof.causes import cause_of
 from oomproof.cli import resume, stop
-from oomproof.cli.exit_status import exit_status
 from oomproof.cli.main import main
+from oomproof.cli.run_end import exit_status
 from oomproof.evidence.script_handlers import may_listen
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run

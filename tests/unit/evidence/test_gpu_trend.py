@@ -12,7 +12,7 @@ import pytest
 
 from oomproof.evidence.gpu_trend import ALLOCATED, OUTSIDE, RESERVED, USED, GpuTrend, gpu_trends
 from oomproof.recording.reader import open_recording
-from oomproof.recording.schema import INSERTS
+from oomproof.recording.sqlite_files import INSERTS
 from oomproof.recording.writer import Writer
 from oomproof.reports.trend_text import Answer, alert_text, gpu_lines
 from oomproof.trend.leaks import FLAT, GROWING, UNKNOWN, Trend

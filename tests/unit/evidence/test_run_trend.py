@@ -13,8 +13,8 @@ from oomproof.evidence.heap_growth import warm_since
 from oomproof.evidence.memory_growth import job_growth
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
-from oomproof.recording.schema import INSERTS
 from oomproof.recording.series import PhaseMark
+from oomproof.recording.sqlite_files import INSERTS
 from oomproof.recording.writer import Writer
 from oomproof.reports import trend_text
 from oomproof.reports.trend_text import Answer, alert_text, trend_json, trend_lines

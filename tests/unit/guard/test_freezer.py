@@ -25,7 +25,7 @@ from oomproof.guard.swap_out import PushOut
 from oomproof.ledger.live_runs import BY_GUARD, Live
 from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory
-from oomproof.recording import pauses
+from oomproof.recording import run_summary
 from oomproof.recording.attempt import Attempt
 from oomproof.runner.guard_settings import known_need
 from oomproof.runner.supervise import oom_score_by_age
@@ -292,14 +292,16 @@ def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
              (40.0, "pause", "guard"), (45.0, "term", "guard")]  # fmt: skip
     lines = [json.dumps({"boottime": at, "action": what, "by": by}) for at, what, by in actions]
     (tmp_path / "actions.jsonl").write_text("\n".join(lines) + "\n")
-    found = pauses.pauses(Attempt(tmp_path))
+    found = run_summary.pauses_of(Attempt(tmp_path))
     assert [(one.begin, one.end, one.by) for one in found] == [(10.0, 30.0, "guard"), (40.0, 45.0, "guard")]
-    assert pauses.seconds(found, 99.0) == 25.0
+    assert run_summary.paused_seconds(found, 99.0) == 25.0
     (tmp_path / "actions.jsonl").write_text(lines[1] + "\n")
-    assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 89.0, "still standing"
+    assert run_summary.paused_seconds(run_summary.pauses_of(Attempt(tmp_path)), 99.0) == 89.0, (
+        "still standing"
+    )
     (tmp_path / "keeper.jsonl").write_text('{"boottime": 20.0, "event": "resume"}\n')
-    assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 10.0
-    assert pauses.pauses(Attempt(tmp_path / "none")) == []
+    assert run_summary.paused_seconds(run_summary.pauses_of(Attempt(tmp_path)), 99.0) == 10.0
+    assert run_summary.pauses_of(Attempt(tmp_path / "none")) == []
 
 
 def test_a_claim_tells_the_need() -> None:

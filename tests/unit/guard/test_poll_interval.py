@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oomproof.guard import guard_loop, poll_interval
 from oomproof.guard.guard_loop import Guard
 from oomproof.guard.view import JobView, Settings, UnmanagedView, View
-from oomproof.ledger.run_usage import STALE
+from oomproof.ledger.ledger_snapshot import STALE
 from oomproof.machine.cgroups import CgroupV1, CgroupV2, ChargeAlarm
 from oomproof.records import replace
 from oomproof.units import GIB, MIB

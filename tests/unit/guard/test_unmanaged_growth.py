@@ -13,7 +13,7 @@ from fake_machine import FakeMachine
 from oomproof.guard.unmanaged_growth import MachineLook, Seen, UnmanagedGrowth, growing
 from oomproof.machine.cgroups import JobMemory
 from oomproof.machine.jobs import Job
-from oomproof.recording.schema import INSERTS
+from oomproof.recording.sqlite_files import INSERTS
 
 MIB = 1 << 20
 OURS = JobMemory(100 * MIB, 0, 0, 0, 0, 100 * MIB)

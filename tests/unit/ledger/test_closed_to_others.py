@@ -15,7 +15,7 @@ from test_ledger import entry
 
 from oomproof.errors import OomproofError
 from oomproof.guard.guard_actions import STOP_TEXT, Actions, TaskThread
-from oomproof.ledger import ledger_folder
+from oomproof.ledger import ledger_store
 from oomproof.recording import run_folders
 from oomproof.recording.attempt import Attempt
 from oomproof.reports import report_file
@@ -116,16 +116,16 @@ def test_another_users_state_folder_is_refused(folders_of_their_own: Path) -> No
 def test_a_ledger_where_everybody_writes_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(OomproofError, match="is not safe"):
-        ledger_folder.ledger_folder(str(tmp_path))
+        ledger_store.ledger_folder(str(tmp_path))
     tmp_path.chmod(0o700)
-    assert ledger_folder.ledger_folder(str(tmp_path)) == (tmp_path, False)
+    assert ledger_store.ledger_folder(str(tmp_path)) == (tmp_path, False)
 
 
 @needs_root
 def test_a_ledger_in_another_users_folder_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 4242, 4242)
     with pytest.raises(OomproofError, match="does not belong to root"):
-        ledger_folder.ledger_folder(str(tmp_path))
+        ledger_store.ledger_folder(str(tmp_path))
 
 
 def test_a_fifo_that_the_ledger_names_holds_nobody_up(tmp_path: Path) -> None:

@@ -21,12 +21,19 @@ from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.command_lines import command_key, output_folder
-from oomproof.ledger import forecast, ledger_folder, ledger_store, run_usage
-from oomproof.ledger.ledger_entries import ADMITTED, WAITING, Entry, Peak, is_live
-from oomproof.ledger.ledger_snapshot import LedgerRun, look
+from oomproof.ledger import forecast, ledger_snapshot, ledger_store
+from oomproof.ledger.ledger_entries import (
+    ADMITTED,
+    WAITING,
+    Entry,
+    Peak,
+    declared,
+    from_history,
+    is_live,
+    usual_seconds,
+)
+from oomproof.ledger.ledger_snapshot import LedgerRun, look, run_text
 from oomproof.ledger.ledger_store import Busy, Ledger
-from oomproof.ledger.needs import declared, from_history, usual_seconds
-from oomproof.ledger.queue_messages import run_text
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import state_files
@@ -371,15 +378,15 @@ def test_two_threads_of_decisions_never_mix(tmp_path: Path) -> None:
 def test_only_roots_folder_for_a_group_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
-    monkeypatch.setattr(ledger_folder, "SHARED", folder)
+    monkeypatch.setattr(ledger_store, "SHARED", folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder.chmod(0o2777)
-    assert ledger_folder.ledger_folder() == (tmp_path / "state" / "oomproof", False)
+    assert ledger_store.ledger_folder() == (tmp_path / "state" / "oomproof", False)
     folder.chmod(0o2770)
     expected = (folder, True) if os.getuid() == 0 else (tmp_path / "state" / "oomproof", False)
-    assert ledger_folder.ledger_folder() == expected
+    assert ledger_store.ledger_folder() == expected
     with pytest.raises(OomproofError, match="not there"):
-        ledger_folder.ledger_folder(str(tmp_path / "nowhere"))
+        ledger_store.ledger_folder(str(tmp_path / "nowhere"))
 
 
 def test_two_users_share_one_ledger() -> None:
@@ -522,14 +529,14 @@ def test_a_live_run_tells_what_it_holds_and_how_it_grows(
         live.update((100 + second) * MIB, now - 30 + second)
     known, unknown = entry("a"), entry("a", need=None)
     capped = entry("a", need=None, cap=200 * MIB)
-    claims = run_usage.claims_of([known, unknown, capped], now)
+    claims = ledger_snapshot.claims_of([known, unknown, capped], now)
     assert [claim.held for claim in claims] == [130 * MIB] * 3
     assert claims[0].yet == GIB - 130 * MIB
     # a MiB a second, seen for 30 s: 300 s ahead at most, ten times as far as it was seen
     assert claims[1].yet == 300 * MIB
     assert claims[2].yet == 70 * MIB
     live.leave()
-    assert run_usage.claims_of([unknown], now)[0].yet == 0
+    assert ledger_snapshot.claims_of([unknown], now)[0].yet == 0
 
 
 def test_a_calm_run_keeps_what_it_said_fresh(
@@ -542,9 +549,9 @@ def test_a_calm_run_keeps_what_it_said_fresh(
     for second in range(31):
         live.update((100 + second) * MIB, now - 50 + second)
     unknown = entry("a", need=None)
-    assert [(claim.held, claim.yet) for claim in run_usage.claims_of([unknown], now)] == [(0, 0)]
+    assert [(claim.held, claim.yet) for claim in ledger_snapshot.claims_of([unknown], now)] == [(0, 0)]
     live.confirm(now - 3)
-    claim = run_usage.claims_of([unknown], now)[0]
+    claim = ledger_snapshot.claims_of([unknown], now)[0]
     assert (claim.held, claim.yet) == (130 * MIB, 300 * MIB)
     live.leave()
     with pytest.raises(OSError):
@@ -680,7 +687,7 @@ def test_what_is_pinned_for_the_card_is_no_growth_to_reserve_for(
         if second in (5, 13):
             live.pins(second == 5)
         live.update(GIB + max(0, min(8, second - 4)) * GIB, 100.0 + second)
-        assert run_usage.listen().growth("a", 100.0 + second) == 0
+        assert ledger_snapshot._growth(state_files.runtime_folder(), "a", 100.0 + second) == 0
     live.leave()
 
 
@@ -693,10 +700,10 @@ def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
     live.update(14 * GIB, now)
     (tmp_path / "run" / "1").mkdir(parents=True)
     one = entry("a", need=6 * GIB, folder=str(tmp_path / "run"), gpu_need=12 * GIB, gpu=0)
-    claim = run_usage.claims_of([one], now)[0]
+    claim = ledger_snapshot.claims_of([one], now)[0]
     assert (claim.yet, claim.gpu_yet) == (0, 12 * GIB)
     state_files.write_json(tmp_path / "run" / "1" / "gpu_paused.json", {"pids": [], "cards": {"0": 12 * GIB}})
-    claim = run_usage.claims_of([one], now)[0]
+    claim = ledger_snapshot.claims_of([one], now)[0]
     assert (claim.yet, claim.gives, claim.gpu_yet) == (4 * GIB, 18 * GIB, 0)
     ledger_run = LedgerRun(one, claim)
     assert ledger_run.paused
@@ -720,7 +727,7 @@ def test_when_the_updates_stop_the_reader_measures(tmp_path: Path, monkeypatch: 
         job.stdout.readline()
         one = entry("a", keeper_pid=os.getpid(), job_pid=job.pid, job_start=processes.start_time(job.pid))
         one = replace(one, keeper_pid=job.pid, keeper_start=one.job_start)
-        assert 64 * MIB < run_usage.claims_of([one], boottime())[0].held < 120 * MIB
+        assert 64 * MIB < ledger_snapshot.claims_of([one], boottime())[0].held < 120 * MIB
     finally:
         job.communicate(b"\n")
         live.leave()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.ledger.memory_rows import rows
+from oomproof.ledger.machine_facts import rows
 from oomproof.machine import macos
 from oomproof.machine.memory import Unowned
 

@@ -18,7 +18,7 @@ from oomproof.cli.main import main
 from oomproof.diagnosis.conclusion import conclude
 from oomproof.errors import OomproofError
 from oomproof.recording import json_shapes, run_folders, run_summary, state_files
-from oomproof.recording.json_text import parse
+from oomproof.recording.json_shapes import parse
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
 from oomproof.reports import run_tables as report
@@ -80,7 +80,7 @@ def test_a_lost_ledger_still_knows_the_reservation_of_a_real_run(
         folder = run_folders.find("holder").folder
         while not state_files.read_json(folder / "1" / "started.json"):
             time.sleep(0.01)
-        (ledger,) = run_folders.state_folder().glob("ledger-*.sqlite")
+        (ledger,) = state_files.state_folder().glob("ledger-*.sqlite")
         if how == "removed":
             ledger.unlink()
         elif how == "emptied":

@@ -10,8 +10,8 @@ import pytest
 
 from oomproof.recording import phase_spans
 from oomproof.recording.reader import open_recording
-from oomproof.recording.schema import INSERTS, TABLES
 from oomproof.recording.series import Series
+from oomproof.recording.sqlite_files import INSERTS, TABLES
 
 MIB = 1 << 20
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from helpers_disk import fill
 
-from oomproof.recording import reader, thinning
+from oomproof.recording import reader
+from oomproof.recording import writer as recording_writer
 from oomproof.recording import writer as writer_module
 from oomproof.recording.reader import open_recording
-from oomproof.recording.schema import INSERTS
+from oomproof.recording.sqlite_files import INSERTS
 from oomproof.recording.writer import Writer
 
 
@@ -279,14 +280,14 @@ def test_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
 def test_past_its_cap_the_old_part_is_thinned_and_the_end_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinning, "_EVERY", 1)
-    monkeypatch.setattr(thinning, "_FRESH", 500)
-    monkeypatch.setattr(thinning, "_ROWS", 1000)
+    monkeypatch.setattr(recording_writer, "_EVERY", 1)
+    monkeypatch.setattr(recording_writer, "_FRESH", 500)
+    monkeypatch.setattr(recording_writer, "_ROWS", 1000)
     path, cap = tmp_path / "r.sqlite", 600 << 10
     written(path)  # makes the tables
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous=OFF")
-    thinner = thinning.Thinner(cap)
+    thinner = recording_writer.Thinner(cap)
     told, largest = [], 0
     rows = 40_000
     connection.execute("BEGIN")
@@ -313,13 +314,13 @@ def test_past_its_cap_the_old_part_is_thinned_and_the_end_is_whole(
     assert firsts == [(0, 0.0), (1, 2000.0)], "when each process was first seen is kept"
     host = recording.rows("SELECT count(*) FROM job LEFT JOIN host ON host.t = job.t WHERE host.t IS NULL")
     assert host == [(0,)], "tables stay aligned"
-    again = thinning.Thinner(cap)
+    again = recording_writer.Thinner(cap)
     again.resume(connection)
     assert again._level == thinner._level
 
 
 def test_the_writer_tells_of_its_thinning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thinning, "_EVERY", 1)
+    monkeypatch.setattr(recording_writer, "_EVERY", 1)
     writer = Writer(tmp_path / "r.sqlite", {}, cap=1)
     writer.put("job", (1.0, 1, 0, 0, 0, 0, None, 1, None, None))
     writer.close()

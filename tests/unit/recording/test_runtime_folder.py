@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import OomproofError
-from oomproof.recording import runtime_folder
-from oomproof.recording.run_folders import state_folder
+from oomproof.recording import state_files
+from oomproof.recording.state_files import state_folder
 from oomproof.runner import agent_feed
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
@@ -20,8 +20,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give fo
 @pytest.fixture
 def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A /tmp of the test's own, and no runtime folder of the session's."""
-    monkeypatch.setattr(runtime_folder, "TEMPORARY", tmp_path)
-    monkeypatch.setattr(runtime_folder, "_said", set())
+    monkeypatch.setattr(state_files, "TEMPORARY", tmp_path)
+    monkeypatch.setattr(state_files, "_said", set())
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     return tmp_path
 
@@ -31,9 +31,9 @@ def ours(tmp: Path) -> Path:
 
 
 def test_it_is_made_private_and_made_private_again(tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runtime_folder.runtime_folder() == ours(tmp)
+    assert state_files.runtime_folder() == ours(tmp)
     ours(tmp).chmod(0o777)
-    assert runtime_folder.runtime_folder().stat().st_mode & 0o777 == 0o700
+    assert state_files.runtime_folder().stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().err == ""
 
 
@@ -58,8 +58,8 @@ def test_one_that_is_not_ours_is_told_once_and_another_serves(
     tmp: Path, capsys: pytest.CaptureFixture[str], taken: object
 ) -> None:
     taken(tmp)  # type: ignore[operator]
-    found = runtime_folder.runtime_folder()
-    assert found == runtime_folder.runtime_folder()
+    found = state_files.runtime_folder()
+    assert found == state_files.runtime_folder()
     assert found.parent == state_folder() and found.stat().st_mode & 0o777 == 0o700
     told = capsys.readouterr().err
     assert told.count(f"oomproof-{os.getuid()}") == 1 and str(found) in told
@@ -73,10 +73,10 @@ def test_the_sessions_own_comes_first_and_a_link_in_it_is_not_followed(
     session = tmp / "session"
     session.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
-    assert runtime_folder.runtime_folder() == session / "oomproof"
+    assert state_files.runtime_folder() == session / "oomproof"
     (session / "oomproof").rmdir()
     (session / "oomproof").symlink_to(tmp)
-    assert runtime_folder.runtime_folder() == ours(tmp)
+    assert state_files.runtime_folder() == ours(tmp)
 
 
 @needs_root
@@ -88,7 +88,7 @@ def test_a_sessions_folder_of_another_user_is_not_used(
     session.mkdir()
     os.chown(session, 4242, 4242)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
-    assert runtime_folder.runtime_folder() == ours(tmp)
+    assert state_files.runtime_folder() == ours(tmp)
     assert os.listdir(session) == [] and capsys.readouterr().err == ""
 
 
@@ -111,7 +111,7 @@ def test_no_folder_at_all_is_said(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "file"))
     for _ in range(2):
         with pytest.raises(OomproofError, match="cannot make"):
-            runtime_folder.runtime_folder()
+            state_files.runtime_folder()
     assert capsys.readouterr().err.count("the runs do not see each other") == 1
 
 
@@ -119,7 +119,7 @@ def test_the_agents_socket_never_lies_in_anothers_folder(tmp: Path, monkeypatch:
     monkeypatch.setattr(agent_feed, "_LONGEST", 4096)  # however deep the test's own folders lie
     taken_by_a_link(tmp)
     path = agent_feed.socket_path("20261115-210000-abc")
-    assert path.parent == runtime_folder.runtime_folder() != ours(tmp)
+    assert path.parent == state_files.runtime_folder() != ours(tmp)
 
 
 @needs_root
@@ -130,8 +130,8 @@ def test_a_run_says_so(folders_of_their_own: Path, tmp_path: Path, detach: tuple
     (session / "oomproof").mkdir()
     os.chown(session / "oomproof", 4242, 4242)
     program = (
-        "import sys\nfrom pathlib import Path\nfrom oomproof.recording import runtime_folder\n"
-        f"runtime_folder.TEMPORARY = Path({str(tmp_path)!r}) / 'nowhere'\n"
+        "import sys\nfrom pathlib import Path\nfrom oomproof.recording import state_files\n"
+        f"state_files.TEMPORARY = Path({str(tmp_path)!r}) / 'nowhere'\n"
         "from oomproof.cli.main import main\nsys.exit(main())"
     )
     done = subprocess.run(

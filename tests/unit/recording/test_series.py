@@ -11,8 +11,8 @@ import pytest
 import oomproof
 from oomproof.recording.phase_spans import phase_rows, spans_of
 from oomproof.recording.reader import Recording, open_recording
-from oomproof.recording.schema import INSERTS, TABLES
 from oomproof.recording.series import Event, GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow
+from oomproof.recording.sqlite_files import INSERTS, TABLES
 
 SOURCE = Path(oomproof.__file__).parent
 MIB = 1 << 20

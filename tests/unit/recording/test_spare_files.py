@@ -12,7 +12,7 @@ from helpers_disk import fill
 from oomproof.evidence.case_collector import collect
 from oomproof.recording import spare_files
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.runtime_folder import runtime_folder
+from oomproof.recording.state_files import runtime_folder
 from oomproof.runner.attempt_files import reserve_exit, write_exit, write_started
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from oomproof.recording.user_source import user_source
+from oomproof.recording.traced_lines import user_source
 
 
 def test_only_a_plain_file_that_was_not_changed_since(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from helpers_report import END, GIB, HOSTILE, WALL, make_run, verdict
 
 from oomproof.diagnosis.verdict import RankedCause
 from oomproof.errors import OomproofError
-from oomproof.recording.schema import TABLES
+from oomproof.recording.sqlite_files import TABLES
 from oomproof.reports import html, html_chart, html_parts
 from oomproof.reports.document import Paragraph, Table, section
 from oomproof.reports.html import write_html

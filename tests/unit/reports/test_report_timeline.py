@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.schema import TABLES
+from oomproof.recording.sqlite_files import TABLES
 from oomproof.reports.timeline import POINTS, WINDOW, HostPoint, drawn, load, thin
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from oomproof.cli.main import main
 from oomproof.errors import OomproofError
+from oomproof.ledger import ledger_snapshot
 from oomproof.ledger.budget import Budget
-from oomproof.ledger.ledger_entries import ADMITTED
+from oomproof.ledger.ledger_entries import ADMITTED, Need
 from oomproof.ledger.ledger_store import Ledger
-from oomproof.ledger.needs import Need
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.recording import run_folders
 from oomproof.records import replace
@@ -127,9 +127,9 @@ def card(index: int, free: int, *processes: GpuProcess, total: int = 24) -> Gpu:
 def ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: Gpus, asked: Asked) -> Ticket:
     """Through the real door; the driver's answer and the amount of RAM are given."""
     monkeypatch.setattr(queue_wait.QueueWait, "_look_at_cards", lambda self: setattr(self, "gpus", gpus))
-    monkeypatch.setattr(
-        queue_wait.current_budget, "read", lambda *_, **__: Budget(64 * GIB, 60 * GIB, 0, 0, 5 * GIB)
-    )
+    here = Budget(64 * GIB, 60 * GIB, 0, 0, 5 * GIB)
+    for module in (queue_wait, ledger_snapshot):
+        monkeypatch.setattr(module, "current_budget", lambda *_, **__: here)
     return ask(run_folders.new_run(), ["train"], None, asked, str(tmp_path), lambda _: None, lambda _: None)
 
 
@@ -229,7 +229,7 @@ def test_an_old_peak_never_shuts_a_command_out(tmp_path: Path, monkeypatch: pyte
     """Alone on the machine it may go down to the floor; and what "can never fit" was seen to fit once."""
     from oomproof.leaf.command_lines import command_key
     from oomproof.ledger.ledger_entries import Peak
-    from oomproof.recording.run_folders import state_folder
+    from oomproof.recording.state_files import state_folder
 
     def remember(use: int) -> None:
         state_folder().mkdir(parents=True, exist_ok=True)

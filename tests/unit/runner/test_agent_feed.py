@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
-from oomproof.recording import position_record, requests, stack_dumps
-from oomproof.recording.attempt import Attempt
+from oomproof.recording import position_record, stack_dumps
+from oomproof.recording.attempt import SAVE_TEXT, Attempt
 from oomproof.runner import agent_feed, census_request, census_watch, stack_request
 from oomproof.runner.agent_feed import AgentFeed
 
@@ -130,7 +130,7 @@ def test_datagrams_arrive_and_nonsense_does_not_stop_it(feed: Any) -> None:
 SMALL_STACK = """
 import os, socket, sys, threading
 from pathlib import Path
-from oomproof.recording.attempt import Attempt
+from oomproof.recording.attempt import SAVE_TEXT, Attempt
 from oomproof.runner.agent_feed import AgentFeed, socket_path
 
 class Notes:
@@ -204,7 +204,7 @@ _TOLD = st.fixed_dictionaries(
 def test_no_datagram_whatever_raises_and_every_row_can_be_stored(data: bytes) -> None:
     import sqlite3
 
-    from oomproof.recording.schema import INSERTS, TABLES, storable
+    from oomproof.recording.sqlite_files import INSERTS, TABLES, storable
 
     class Rows(Notes):
         def put(self, table: str, row: tuple[Any, ...]) -> None:
@@ -563,11 +563,11 @@ def test_only_the_living_are_asked(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent" / f"{os.getpid()}-listens.txt").write_text("save stop\nLightning\n")
     (tmp_path / "agent" / "99999999-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
-    assert requests.listeners(Attempt(tmp_path), "save") == ["Lightning"]
-    assert requests.listeners(Attempt(tmp_path), "freeze") == []
-    requests.ask_to_save(Attempt(tmp_path), "why")
+    assert Attempt(tmp_path).listeners("save") == ["Lightning"]
+    assert Attempt(tmp_path).listeners("freeze") == []
+    Attempt(tmp_path).ask_to_save("why")
     assert stat.S_IMODE(Attempt(tmp_path).save_file.stat().st_mode) == 0o600
-    assert Attempt(tmp_path).save_file.read_text().startswith(requests.SAVE_TEXT)
+    assert Attempt(tmp_path).save_file.read_text().startswith(SAVE_TEXT)
 
 
 def census_file(feed: Any, pid: int, why: str) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from oomproof.runner import job_streams
-from oomproof.runner.file_changes import FileChanges
 from oomproof.runner.followed_file import Followed
 from oomproof.runner.job_streams import Log, Streams
 from oomproof.runner.output_log import Output, noted_place
 from oomproof.runner.terminal import Terminal
+from oomproof.runner.zero_copy import FileChanges
 
 ASK = """
 import os, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.runner.ignored_interrupts import IgnoredInterrupts
+from oomproof.runner.supervise import IgnoredInterrupts
 
 _JOB = """
 import signal, sys, termios

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from oomproof.runner.unasked_looks import UnaskedLooks
+from oomproof.runner.census_watch import UnaskedLooks
 from oomproof.units import GIB, MIB
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oomproof.machine.processes import ProcessMemory
-from oomproof.runner.lost_programs import Program
-from oomproof.runner.uncounted_kills import UncountedKills
+from oomproof.runner.lost_programs import Program, UncountedKills
 from oomproof.units import MIB
 
 LEADER = 500

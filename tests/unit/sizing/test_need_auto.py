@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oomproof.cli.main import main
-from oomproof.ledger.needs import Need
+from oomproof.ledger.ledger_entries import Need
 from oomproof.recording import run_folders
 from oomproof.runner.admission_request import Asked, ask
 from oomproof.sizing import need_auto, script_sizing, sizing_cache

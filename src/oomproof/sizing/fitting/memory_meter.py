@@ -8,7 +8,7 @@ import resource
 import sys
 from typing import Any
 
-from oomproof.ledger import current_budget
+from oomproof.ledger.budget import current_budget
 from oomproof.machine import processes
 from oomproof.records import dataclass, replace
 from oomproof.sizing.caching_allocator import CachingAllocator, Events, smallest_capacity
@@ -186,7 +186,7 @@ class HostMeter:
 
     def capacity(self) -> int:
         """With what this process has already, less the margin that keeps the machine usable."""
-        return max(0, current_budget.read().headroom + self.own())
+        return max(0, current_budget().headroom + self.own())
 
 
 class Meter:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.plans.knobs import template_of
-from oomproof.recording import schema
+from oomproof.recording import sqlite_files
 from oomproof.recording.run_folders import runs_folder
 from oomproof.sizing.planning.step_times import paces_of, usual_batch
 
@@ -60,7 +60,7 @@ def recorded(run: str, argv: str, cwd: Path, step: float | None) -> None:
         (folder / "1" / "recording.sqlite").write_bytes(b"damaged")
         return
     database = sqlite3.connect(folder / "1" / "recording.sqlite")
-    database.executescript(schema.TABLES)
+    database.executescript(sqlite_files.TABLES)
     for number in range(1, 9):
         database.execute(
             "INSERT INTO phase (t, name, step) VALUES (?, 'train', ?)", (10 + number * step, number)
