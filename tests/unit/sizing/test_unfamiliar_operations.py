@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from oomproof.sizing import measured_workspaces, virtual_run  # noqa: E402
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key  # noqa: E402
-from oomproof.sizing.virtual_gpu.unfamiliar_operations import is_familiar  # noqa: E402
+from oomproof.sizing.virtual_gpu.operation_signatures import is_familiar  # noqa: E402
 
 MIB = 1 << 20
 aten = torch.ops.aten

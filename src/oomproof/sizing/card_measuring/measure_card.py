@@ -143,7 +143,7 @@ def _unfit(torch: Any) -> tuple[str, str] | None:
 def _constants(report: Report, usage: Any, uuid: str, before: dict[str, int], total: int, free: int) -> None:
     import torch
 
-    from . import card_constants_measured
+    from .measured_operations import measure_constants
 
     def used() -> int:
         found = usage.used()
@@ -154,7 +154,7 @@ def _constants(report: Report, usage: Any, uuid: str, before: dict[str, int], to
 
     try:
         # without the driver's library the context itself cannot be told from others' memory
-        found = card_constants_measured.measure(used, before.get(uuid, 0))
+        found = measure_constants(used, before.get(uuid, 0))
     except Exception as error:
         report(constants=None, why=_first_line(error))
         return

@@ -173,7 +173,7 @@ def _prove(cost: LoadCost, path: str, available: int | None, python: str | None)
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    from oomproof.sizing.data.array_copy import convert_npz
+    from oomproof.sizing.data.row_copy import convert_npz
 
     copied = convert_npz(arguments.file, arguments.folder, arguments.force)
     print(f"{plural(len(copied.names), 'array')}, {format_size(copied.size)}, in {arguments.folder}")
@@ -194,7 +194,7 @@ def _split(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
-    from oomproof.sizing.data import array_copy, row_copy
+    from oomproof.sizing.data import row_copy
     from oomproof.sizing.data.source_file import open_source
 
     ends = [os.path.splitext(name)[1].lower() for name in (arguments.file, arguments.target)]
@@ -214,7 +214,7 @@ def _head(arguments: argparse.Namespace) -> int:
         raise OomproofError(
             f"{arguments.file}: has no rows that can be copied", "known: .npz, .npy, JSON Lines, CSV"
         )
-    copy = array_copy.head_npz if kind == "zip" else array_copy.head_npy
+    copy = row_copy.head_npz if kind == "zip" else row_copy.head_npy
     copied = copy(arguments.file, arguments.target, arguments.rows, arguments.force)
     print(f"{plural(len(copied.names), 'array')}, {format_size(copied.size)}, in {arguments.target}")
     return _left_out(arguments.file, copied.left_out)

@@ -17,12 +17,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oomproof.cli.command_parser import count, refuse
 from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
-from oomproof.printable import terminal_columns
+from oomproof.printable import show_line, tell, terminal_columns
+from oomproof.sizing import calibrated_card, card_lookup, sizing_cache
+from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import LOADING_PROCESS
 from oomproof.sizing.data.file_formats import load_cost
 from oomproof.sizing.data.load_cost import LoadCost
@@ -32,7 +37,8 @@ from oomproof.sizing.kv_sizes import ELEMENT, Wanted
 from oomproof.sizing.model_files import model_files
 from oomproof.sizing.model_sizing import ModelSizing, size_model
 from oomproof.sizing.screens import size_report as report
-from oomproof.units import parse_size
+from oomproof.sizing.virtual_gpu.child_results import VirtualResult
+from oomproof.units import format_duration, parse_duration, parse_size
 
 Sized = tuple[str, ModelSizing | LoadCost]
 
@@ -113,8 +119,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> int:
-    from oomproof.sizing.verbs import size_script
-
     if args.targets:
         raise OomproofError("a command and files at once", "size each by itself: oomproof size -- CMD", USAGE)
     hint = "it is what the command itself does"
@@ -122,7 +126,7 @@ def _command(args: argparse.Namespace) -> int:
     for name in ("batch", "beams"):
         if getattr(args, name) != 1:
             raise OomproofError(f"--{name} is for a model's files", hint, USAGE)
-    return size_script.run(args, args.command, _places)
+    return _size_command(args)
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -244,3 +248,89 @@ def _json(sized: list[Sized], fits: list[Fit]) -> dict[str, Any]:
         "files": [{"path": name, **value.as_json()} for name, value in sized if isinstance(value, LoadCost)],
         "verdicts": [judged.as_json() for judged in fits],
     }
+
+
+# Of a command: its table, the verdict and what to type next.
+
+DEFAULT_TIME = "60s"
+
+
+def _size_command(args: argparse.Namespace) -> int:
+    """The status: 0 when it was sized, the script's own when it failed by itself, 2 when it was refused."""
+    from oomproof.sizing.script_sizing import size_command
+
+    command = args.command
+    gpu, ram = (parse_size(size) if size else None for size in (args.gpu, args.ram))
+    seconds = parse_duration(args.time_limit or DEFAULT_TIME)
+    calibrated = calibrated_card.named(args.card) if args.card not in (None, "none") else None
+    if calibrated is not None and gpu is None:
+        gpu = calibrated.total
+    places = _places(gpu, ram)
+    card = max((place.ever for place in places if place.kind == "gpu"), default=None)
+    if sys.stderr.isatty():
+        tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
+    sized = size_command(
+        command,
+        time_limit=seconds,
+        gpu_total=gpu or card,
+        allow_writes=args.allow_writes,
+        tell=show_line,
+        card_of=_card_of(args.card, calibrated, command[0]),
+        card_torch=str(calibrated.facts.get("torch") or "") if calibrated is not None else "",
+    )
+    sizing, status = sized.sizing, sized.status
+    fits = fits_of(sizing, places)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    **sizing.as_json(),
+                    "models": [],
+                    "files": [],
+                    "verdicts": [judged.as_json() for judged in fits],
+                },
+                indent=1,
+            )
+        )
+    elif status == 0:
+        print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
+    elif sizing.refused:
+        tell(sizing.refused)
+    return status or (USAGE if sizing.refused else 0)
+
+
+def _card_of(
+    asked: str | None, calibrated: CalibratedCard | None, program: str
+) -> Callable[[VirtualResult], CalibratedCard | None]:
+    if asked is not None:
+        return lambda result: calibrated
+    return card_lookup.measured(sizing_cache.python_of(program), tell)
+
+
+def fits_of(sizing: Sizing, places: Sequence[Place]) -> list[Fit]:
+    judged = [(place, sizing.host if place.kind == "ram" else sizing.gpu) for place in places]
+    return [fit(place, estimate) for place, estimate in judged if estimate is not None]
+
+
+def lines_of(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], width: int) -> list[str]:
+    lines = report.sizing_lines(sizing, width)
+    if sizing.refused:
+        return lines
+    no_card = sizing.gpu is not None and not any(judged.place.kind == "gpu" for judged in fits)
+    lines += ["", *report.verdict_lines(fits, width)]
+    if no_card:
+        lines += ["", "No card to compare with; of one with 24 GiB: oomproof size --gpu 24G -- CMD"]
+    return [*lines, "", *_next_lines(sizing, fits, command, no_card)]
+
+
+def _next_lines(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], elsewhere: bool) -> list[str]:
+    if any(judged.status == "never" for judged in fits):
+        return ["Next: make it smaller (batch, length, bf16, gradient checkpointing), and ask again"]
+    need = f"--need {report.typed(sizing.host.high)} " if sizing.host else ""
+    need += f"--gpu-need {report.typed(sizing.gpu.high)} " if sizing.gpu else ""
+    when = "start it with its need:"
+    if any(judged.status == "not-now" for judged in fits):
+        when = "it waits for memory:"
+    elif elsewhere:
+        when = "on the machine with the card, start it with its need:"
+    return [f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .checkpoints import CountedCheckpoints
 from .child_results import CutGeneration
-from .counted_checkpoints import CountedCheckpoints
 from .nested_tensors import fakes
 from .step_limits import PATIENCE, STEPS
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, OwnMemory, user_line

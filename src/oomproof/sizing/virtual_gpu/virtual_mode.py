@@ -12,12 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import cuda_kernels
-from .known_elements import KnownElements
+from .known_elements import KnownElements, SetElements, UniformTensors
 from .nested_tensors import fakes
-from .operation_signatures import Signatures
+from .operation_signatures import Signatures, is_familiar, possible
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
-from .unfamiliar_operations import is_familiar, possible
-from .uniform_tensors import SetElements, UniformTensors
 
 _MANY = 16  # samples, from which on one pixel's filters go to oneDNN with one thread too
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -241,11 +241,11 @@ def _install(folder: str) -> None:
     from . import (
         compiled_functions,
         cuda_redirect,
-        loaded_checkpoints,
         loader_flow,
         one_rank,
         training_flow,
     )
+    from .checkpoints import LoadedCheckpoints
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -269,7 +269,7 @@ def _install(folder: str) -> None:
     change_torch(redirect, library, int(total) if total else 80 << 30)
     torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     compiled_functions.install(mode, redirect, flow, lambda: _touch(folder, COMPILED))
-    loaded_checkpoints.LoadedCheckpoints(redirect).install()
+    LoadedCheckpoints(redirect).install()
     flow.install()
     loaders.install()
     one_rank.run_spawned_here()

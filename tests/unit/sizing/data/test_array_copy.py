@@ -102,14 +102,14 @@ def test_a_full_disk_leaves_nothing(
 
 SLOW = """
 import os, sys, time
-from oomproof.sizing.data import array_copy
-def copy(source, out, size, path, real=array_copy._copy):
+from oomproof.sizing.data import row_copy
+def copy(source, out, size, path, real=row_copy._copy):
     real(source, out, min(size, 100), path)
     out.flush()
     print(*os.listdir(os.path.dirname(out.name)), flush=True)
     while True:
         time.sleep(0.05)  # one that came a moment before a longer wait would be waited out
-array_copy._copy = copy
+row_copy._copy = copy
 from oomproof.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
