@@ -38,41 +38,39 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _STANDARD = os.path.dirname(os.__file__)
 
 
+class RateLimit:
+    """So many a second, and a burst at once."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst, self._left = rate, burst, burst
+        self.filled = 0.0
+
+    def allows(self, now: float) -> bool:
+        self._left = min(self._burst, self._left + (now - self.filled) * self._rate)
+        self.filled = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 class Agent:
     """Nothing in here raises, blocks or prints."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.settings: dict[str, Any] = _settings()
-        self.step: int | None = None
         # a hook may set it: called by oomproof.inference(), gives a context manager
         self.around_inference: Callable[[], Any] | None = None
         self.dropped = 0
         self.steps_told = False  # a trainer tells its own steps: those of the optimizer are not counted
         self._socket_path = os.environ.get("OOMPROOF_AGENT_SOCKET") or ""
-        self._socket: Any = None
-        self._outbox: deque[bytes] = deque()
-        self._sending = allocate_lock()  # one thread at a time, and nobody waits for it
         self._retry_at = 0.0
-        self._base = ""
-        self._stack: list[_Phase] = []
-        self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
-        self._level: tuple[int, int] | None = None  # on the GPU when the phase was entered
-        self._reached: dict[str, int] = {}  # on the GPU, by each phase itself
         self._left = ""  # the phase before the one that is told next
-        self._burst_left, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
-        self._told_files: set[tuple[str, str]] = set()
-        self._now_fd: int | None = None
+        self._changes = RateLimit(_RATE, _BURST)
         self._looked_at = 0.0
-        self._heap_since, self._next_heap = 0.0, 0.0
-        self._containers: Any = None
-        self._witness: Any = None  # who looks closer when memory leaks, from the first look at the heap on
         self._heap_failures = 0
-        self._stepped_at, self._step_seconds = 0.0, 0.0
-        self._census_due = False  # asked for in the middle of a step
-        self._in_census = False
         self._loading = False
-        self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
         self._installed: set[tuple[str, str]] = set()
@@ -80,6 +78,28 @@ class Agent:
         self.on_batch: list[Callable[[Any], Any]] = []  # called with what a DataLoader gives
         self._on_phase: list[Callable[..., Any]] = []
         self._on_step: list[Callable[..., Any]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """What is this process's own: at the start, and in a forked child."""
+        self.step: int | None = None
+        self._socket: Any = None
+        self._outbox: deque[bytes] = deque()
+        self._sending = allocate_lock()  # one thread at a time, and nobody waits for it
+        self._base = ""
+        self._stack: list[_Phase] = []
+        self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
+        self._level: tuple[int, int] | None = None  # on the GPU when the phase was entered
+        self._reached: dict[str, int] = {}  # on the GPU, by each phase itself
+        self._told_files: set[tuple[str, str]] = set()
+        self._now_fd: int | None = None
+        self._heap_since, self._next_heap = 0.0, 0.0
+        self._containers: Any = None
+        self._witness: Any = None  # who looks closer when memory leaks, from the first look at the heap on
+        self._stepped_at, self._step_seconds = 0.0, 0.0
+        self._census_due = False  # asked for in the middle of a step
+        self._in_census = False
+        self._location: tuple[Any, int] | None = None  # the code and line that made the last step
 
     # --- what other modules of ours use -----------------------------------------------------------------------
 
@@ -199,7 +219,7 @@ class Agent:
             if now - self._looked_at >= _LOOK:  # what is cold in the cache costs more than what is long
                 self._looked_at = now
                 self._write_location()
-                if self._told[0] != self.phase_now and self._may_tell(now):
+                if self._told[0] != self.phase_now and self._changes.allows(now):
                     self._tell_phase()
                 elif self._outbox:
                     self._flush()
@@ -282,20 +302,12 @@ class Agent:
             now = boottime()
             self._write_now(now)
             self._note_reached(before)
-            if self._may_tell(now):
+            if self._changes.allows(now):  # else the step, or the record, tells it later
                 self._tell_phase()
             for callback in self._on_phase:
                 callback(self, before, self.phase_now)
         except Exception as error:
             self.failed("phase", error)
-
-    def _may_tell(self, now: float) -> bool:
-        self._burst_left = min(_BURST, self._burst_left + (now - self._filled) * _RATE)
-        self._filled = now
-        if self._burst_left < 1.0:
-            return False  # the step, or the record, tells it later
-        self._burst_left -= 1.0
-        return True
 
     def _tell_phase(self) -> None:
         self._told = (self.phase_now, self.step)
@@ -401,22 +413,10 @@ class Agent:
 
     def forked(self) -> None:
         """In a forked child: nothing of the parent's is ours, and a loader's worker is no training."""
-        self._now_fd = None
-        self._socket = None
-        self._outbox.clear()
-        self._sending = allocate_lock()  # whoever had it is not in this process
-        self._stack = []
-        self._base = ""
-        self._told = ("", None)
-        self._level, self._reached = None, {}
-        self._told_files = set()
-        self._heap_since = self._next_heap = 0.0
-        self._stepped_at, self._census_due, self._in_census = 0.0, False, False
-        self._containers = None
-        if self._witness is not None:
-            self._witness.forked()
-        self._witness = None
-        self.step = self._location = None
+        witness = self._witness
+        self._begin()
+        if witness is not None:
+            witness.forked()
 
     def close(self) -> None:
         """At the interpreter's end: what still waits gets a tenth of a second."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, off_text
 from ..leaf.attempt_names import ALLOCATOR, TENSORS
 from . import allocator_segments, cuda_memory, nvml
-from .agent_core import note_failure, write_file
+from .agent_core import RateLimit, note_failure, write_file
 from .cache_release import Releaser, size
 from .exceptions import is_memory_error
 from .tensor_owners import tensor_owners
@@ -67,8 +67,8 @@ class Watch:
         self.tracing = False
         self.outside_first: dict[int, int] = {}
         self._pid = os.getpid()
-        self._samples_left = _SAMPLE_BURST
-        self._refilled = time.monotonic()
+        self._samples = RateLimit(1 / _SAMPLE_EVERY, _SAMPLE_BURST)
+        self._samples.filled = time.monotonic()
         self._pieces_at = 0.0
         self._told: dict[int, Any] = {}
         self._rises: dict[str, list[int]] = {}
@@ -110,13 +110,13 @@ class Watch:
         self.sample("{}>{}".format(before or "-", now or "-"))
 
     def stepped(self, agent: Any, step: int) -> None:
-        if time.monotonic() - self._refilled >= _SAMPLE_EVERY:
+        if time.monotonic() - self._samples.filled >= _SAMPLE_EVERY:
             self.sample("step")
 
     def sample(self, edge: str) -> None:
         """At most about once a second. Never starts CUDA."""
         try:
-            if not self.torch.cuda.is_initialized() or not self._may_sample():
+            if not self.torch.cuda.is_initialized() or not self._samples.allows(time.monotonic()):
                 return
             self._tell_ignored()
             for device in cuda_memory.devices(self.torch):
@@ -143,15 +143,6 @@ class Watch:
         ignored = cuda_memory.ignored_setting(self.torch, applied)
         if ignored:
             self.agent.tell(off_text(ignored, cuda_memory.version_of(self.torch)))
-
-    def _may_sample(self) -> bool:
-        now = time.monotonic()
-        self._samples_left = min(_SAMPLE_BURST, self._samples_left + (now - self._refilled) / _SAMPLE_EVERY)
-        self._refilled = now
-        if self._samples_left < 1.0:
-            return False
-        self._samples_left -= 1.0
-        return True
 
     def _write(self, memory: CudaMemory) -> None:
         """The newest sample, where a verdict about a neighbour finds it: how much of its memory does this one use?"""

@@ -42,17 +42,13 @@ class Tables:
         """Bytes in memory, mapped and on the GPU of one that hangs on something else. Of a view among many only what it
         shows, for the others show the rest; else all of it, once."""
         extent = self.extent(value, kind)
-        sizes = (extent.ram, extent.mapped, extent.gpu)
-        if is_sample:
-            return (
-                sizes
-                if extent.shown is None
-                else (min(sizes[0], extent.shown), sizes[1], min(sizes[2], extent.shown))
-            )
-        if extent.address in self.counted:
-            return (0, 0, 0)
-        self.counted.add(extent.address)
-        return sizes
+        if is_sample and extent.shown is not None:
+            return min(extent.ram, extent.shown), extent.mapped, min(extent.gpu, extent.shown)
+        if not is_sample:
+            if extent.address in self.counted:
+                return 0, 0, 0
+            self.counted.add(extent.address)
+        return extent.ram, extent.mapped, extent.gpu
 
     def extent(self, value: Any, kind: Kind) -> Extent:
         try:

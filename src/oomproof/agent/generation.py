@@ -88,19 +88,16 @@ class Watched:
                 return plan, need, None
             memory = cuda_memory.read(self.torch, plan.device)
             if memory is not None:
-                self._under_way(plan, need, memory)
+                watch = allocator.current()
+                if watch is not None:
+                    # should memory run out, the account knows what was asked and what would have fitted
+                    watch.generating = functools.partial(in_hindsight, plan, need, memory)
                 if need.total > usable(memory.within_reach):
                     self._warn(plan, need, memory)
             return plan, need, memory
         except Exception as error:
             note_failure(self.agent, "generate", error)
             return None
-
-    def _under_way(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
-        """Should memory run out in this call, the account of it knows what was asked for and what would have fitted."""
-        watch = allocator.current()
-        if watch is not None:
-            watch.generating = functools.partial(in_hindsight, plan, need, memory)
 
     def after(self, planned: tuple[Plan, Need, Any] | None) -> None:
         try:

@@ -113,13 +113,7 @@ def tensor_owners(
         )
     tensor = cache = None  # nothing of the job's may outlive this search
     owners = [
-        {
-            "kind": kind,
-            "owner": owner[:160],
-            "bytes": entry["bytes"],
-            "count": entry["count"],
-            "example": entry["example"],
-        }
+        {"kind": kind, "owner": owner[:160], **{name: entry[name] for name in ("bytes", "count", "example")}}
         for (kind, owner), entry in tally.owners.items()
     ]
     owners.sort(key=lambda holder: -holder["bytes"])
@@ -227,12 +221,9 @@ def _of_optimizers(optimizers: list[Any], kinds: _Kinds, tally: _Tally) -> None:
 def _of_cache(cache: Any, kinds: _Kinds, tally: _Tally) -> None:
     owner = "KV cache"
     for name, value in list(getattr(cache, "__dict__", {}).items()):
-        if kinds.of(value) == "tensor":
-            tally.claim(value, "kv-cache", owner, f"{type(cache).__name__}.{name}")
-        elif isinstance(value, (list, tuple)):
-            for element in value[:_LONG]:
-                if kinds.of(element) == "tensor":
-                    tally.claim(element, "kv-cache", owner, f"{type(cache).__name__}.{name}")
+        for element in value[:_LONG] if isinstance(value, (list, tuple)) else (value,):
+            if kinds.of(element) == "tensor":
+                tally.claim(element, "kv-cache", owner, f"{type(cache).__name__}.{name}")
 
 
 def _of_frames(kinds: _Kinds, tally: _Tally, error: BaseException | None) -> None:

@@ -42,19 +42,13 @@ def sample(pid: int, uid: int, proc: str = "/proc", most: int = MOST_PAGES) -> t
         if os.stat(f"{proc}/{pid}").st_uid != uid:
             return None, "another user's process"
         maps = read_bytes(f"{proc}/{pid}/maps") or b""
-        memory = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        with (
+            open(f"{proc}/{pid}/mem", "rb", buffering=0) as memory,
+            open(f"{proc}/{pid}/pagemap", "rb", buffering=0) as pagemap,
+        ):
+            pages, compressed = _measure(memory.fileno(), pagemap.fileno(), maps, most)
     except OSError as error:
         return None, error.strerror or "not readable"
-    try:
-        pagemap = os.open(f"{proc}/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        os.close(memory)
-        return None, error.strerror or "not readable"
-    try:
-        pages, compressed = _measure(memory, pagemap, maps, most)
-    finally:
-        os.close(memory)
-        os.close(pagemap)
     return (PageSample(pid, pages, compressed), "") if pages else (None, "none of its pages could be read")
 
 

@@ -23,11 +23,9 @@ from oomproof.records import dataclass
 # Editors start one small language server per window with the same arguments; a job worth a warning is larger.
 _LARGE = 128 << 20
 # What tells copies started on purpose apart: ranks and jobs pinned to different cards.
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _IDENTITY = (
-    "RANK",
-    "LOCAL_RANK",
-    "SLURM_PROCID",
-    "OMPI_COMM_WORLD_RANK",
+    *_RANKS,
     "CUDA_VISIBLE_DEVICES",
     "WORLD_SIZE",
     "SLURM_ARRAY_TASK_ID",
@@ -199,8 +197,7 @@ def _identical(
 
 
 def _rank(environment: Mapping[str, str]) -> str | None:
-    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-    return next((environment[name] for name in names if name in environment), None)
+    return next((environment[name] for name in _RANKS if name in environment), None)
 
 
 def _environment(pid: int, proc: str) -> dict[str, str]:

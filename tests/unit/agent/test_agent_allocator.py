@@ -195,7 +195,7 @@ def test_a_rise_at_every_visit_is_a_suspected_leak(card: Card, agent: FakeAgent)
     for _ in range(14):
         card.allocated += 200 * MIB
         card.reserved = max(card.reserved, card.allocated)
-        watch._samples_left = 4.0
+        watch._samples._left = 4.0
         watch.sample("eval>train")
     (leak,) = agent.of("gpu-leak")
     assert leak["grown"] >= 2 * GIB and len(card.traced) == 1  # lines from now on
@@ -203,7 +203,7 @@ def test_a_rise_at_every_visit_is_a_suspected_leak(card: Card, agent: FakeAgent)
     watch = allocator.Watch(card.torch(), steady)
     for number in range(40):
         card.allocated = 4 * GIB + (number % 3) * GIB
-        watch._samples_left = 4.0
+        watch._samples._left = 4.0
         watch.sample("eval>train")
     assert steady.of("gpu-leak") == []
 
