@@ -23,6 +23,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, printable, terminal_columns, wants_colour
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run, newest_runs
+from oomproof.records import asdict
 from oomproof.remedies import fix_store
 from oomproof.remedies.fix_plan import Proposal, propose
 from oomproof.remedies.fix_probation import (
@@ -115,7 +116,7 @@ def _about(of_run: Run, proposal: Proposal) -> dict[str, Any]:
         "run": of_run.id,
         "attempt": of_run.attempt.number,
         "key": key_of(of_run.at(1)),
-        "before": before.as_json(),
+        "before": asdict(before),
         "changes": fix_text.plan_json(proposal.plan)["changes"],
     }
 

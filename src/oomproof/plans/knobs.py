@@ -279,9 +279,7 @@ def _recognised(command: Sequence[str], described: Sequence[Knob], folder: str) 
         knob = _argument_knob(name, value, given)
         if knob is None:
             continue
-        if earlier := next(
-            (known for known in knobs.values() if known.kind == knob.kind and known.name == knob.name), None
-        ):
+        if earlier := knobs.get(knob.name):
             words = [
                 filled([word], {earlier.name: str(earlier.first)})[0]
                 if f"{{{earlier.name}}}" in word

@@ -3,7 +3,6 @@ and where each setting stands in them."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.evidence.program_source import script_sources
+from oomproof.leaf.small_files import sha256_hex
 from oomproof.plans.knobs import KINDS, Kind, Template, config_knob, is_count, kind_of, template_of
 from oomproof.plans.plan import Plan
 from oomproof.plans.smaller_plans import first_plan
@@ -320,5 +320,5 @@ def _changed_since(real: str, text: str, began: float, code: Mapping[str, Any]) 
     """Then its values are not those that the run died of."""
     known = code.get("script_sha256")
     if isinstance(known, str) and os.path.realpath(str(code.get("script"))) == real:
-        return hashlib.sha256(text.encode()).hexdigest() != known
+        return sha256_hex(text.encode()) != known
     return os.stat(real).st_mtime > began + _JUST_THEN

@@ -30,9 +30,6 @@ class Figures:
     step_seconds: float | None = None
     epoch_steps: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 def figures_from(value: Mapping[str, Any]) -> Figures:
     return Figures(**{name: value.get(name) for name in Figures.__dataclass_fields__})
@@ -45,9 +42,7 @@ def standing(
     figures = compared(before, now)
     if of_memory:
         return "offered for undo", f"it ran out of memory all the same; {figures}"
-    if not well and evaluations < EVALUATIONS:
-        return "probation", figures
-    if not ended and evaluations < EVALUATIONS:
+    if evaluations < EVALUATIONS and not (well and ended):
         return "probation", figures
     return "confirmed", figures
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import shutil
 import stat
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.small_files import write_all
+from oomproof.leaf.small_files import sha256_hex, write_all
 from oomproof.recording import state_files
 from oomproof.recording.run_folders import fixes_folder
 from oomproof.recording.state_files import state_folder
@@ -269,7 +268,7 @@ def _kept_text(backup: Path, expected: str) -> str:
         data = backup.read_bytes()
     except OSError:
         data = b""
-    if hashlib.sha256(data).hexdigest() != expected:
+    if sha256_hex(data) != expected:
         raise OomproofError(f"nothing was undone: the backup {backup} is damaged", "undo it by hand")
     return data.decode()
 
@@ -302,7 +301,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_hex(text.encode())
 
 
 def _hash_now(path: str) -> str | None:
@@ -313,7 +312,7 @@ def _hash_now(path: str) -> str | None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return ""
             with open(fd, "rb", closefd=False) as file:
-                return hashlib.sha256(file.read(_LARGEST + 1)).hexdigest()
+                return sha256_hex(file.read(_LARGEST + 1))
         finally:
             os.close(fd)
     except FileNotFoundError:

@@ -192,11 +192,11 @@ class SweepLoop:
             exhausted=self._exhausted,
             queueing="waiting" in self._phases.values(),
             try_all=bool(order.settings.get("try_all")),
-            named=any(attempt.metric_source for trial in self.log.trials.values() for attempt in trial.tries),
+            named=any(attempt.metric_source for attempt in self.log.tries),
         )
 
     def _one_is_over(self, begun: float, seconds: float) -> bool:
-        if not any(trial.tries for trial in self.log.trials.values()):
+        if not self.log.tries:
             return False
         if self.log.running and time.monotonic() - begun > seconds:
             self._stop_all()

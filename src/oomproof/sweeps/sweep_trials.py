@@ -90,6 +90,10 @@ class SweepLog:
     settings: dict[str, Any] = field(default_factory=dict)  # changed since the sweep was made
     sized: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def tries(self) -> list[Try]:
+        return [attempt for trial in self.trials.values() for attempt in trial.tries]
+
     def by_state(self, *states: State) -> list[Trial]:
         return [trial for trial in self.trials.values() if trial.state in states]
 

@@ -1,4 +1,4 @@
-"""How long a sweep takes: hours a trial, days in all, and what fewer epochs would save. Pure.
+"""How long a sweep takes: hours a trial, days in all, and what fewer epochs would save.
 
 Time knobs (epochs, steps) stand apart from memory knobs (batch, workers): fewer epochs save hours and no byte."""
 
@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from statistics import median
+from statistics import fmean, linear_regression, median
 from typing import Any
 
 from oomproof.diagnosis.smaller_command import bare_name
@@ -79,17 +79,8 @@ class TimeEstimate:
 def durations(log: SweepLog) -> list[float]:
     """Of the trials that are done, in their order."""
     return [
-        attempt.seconds
-        for trial in log.trials.values()
-        for attempt in trial.tries
-        if attempt.outcome == "done" and attempt.seconds is not None
+        attempt.seconds for attempt in log.tries if attempt.outcome == "done" and attempt.seconds is not None
     ]
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def seconds_left(
@@ -99,7 +90,7 @@ def seconds_left(
     known = durations(log)
     if not known or left is None:
         return None
-    each = _middle(known)
+    each = median(known)
     running = [
         max(0.0, each - max(0.0, now - trial.last.wall)) for trial in log.running if trial.last is not None
     ]
@@ -156,7 +147,7 @@ def estimate(
         known = [so_far]
     else:
         basis = f"{len(known)} trials" if len(known) > 1 else "one trial"
-    each = _middle(known)
+    each = median(known)
     left = trials_left(space, log, total)
     knob, count = time_knob(space, words)
     all_seconds = each * total / parallel if total is not None else None
@@ -171,20 +162,15 @@ def _line(log: SweepLog, knob: str, count: int | None, each: float, startup: flo
     """(seconds before the first epoch, seconds an epoch)."""
     points = [
         (int(value), attempt.seconds)
-        for trial in log.trials.values()
-        for attempt in trial.tries
+        for attempt in log.tries
         if attempt.outcome == "done"
         and attempt.seconds
         and (value := str(attempt.values.get(knob, ""))).isdecimal()
     ]
     if len({epochs for epochs, _ in points}) > 1:
-        mean_x = sum(epochs for epochs, _ in points) / len(points)
-        mean_y = sum(seconds for _, seconds in points) / len(points)
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum(
-            (x - mean_x) ** 2 for x, _ in points
-        )
-        slope = max(0.0, slope)
-        return max(0.0, mean_y - slope * mean_x), slope
+        counts, seconds = zip(*points, strict=True)
+        slope = max(0.0, linear_regression(counts, seconds).slope)
+        return max(0.0, fmean(seconds) - slope * fmean(counts)), slope
     epochs = count or (points[0][0] if points else 0)
     return (min(startup, each), max(0.0, each - startup) / epochs) if epochs else (each, 0.0)
 
@@ -193,12 +179,7 @@ def _fewer(
     line: tuple[float, float], count: int | None, log: SweepLog, knob: str, total: int | None, parallel: int
 ) -> list[Fewer]:
     startup, each = line
-    values = [
-        int(value)
-        for trial in log.trials.values()
-        for attempt in trial.tries
-        if (value := str(attempt.values.get(knob, ""))).isdecimal()
-    ]
+    values = [int(value) for attempt in log.tries if (value := str(attempt.values.get(knob, ""))).isdecimal()]
     most = count or max(values, default=0)
     rows: list[Fewer] = []
     for share in _SHARES:
@@ -213,7 +194,7 @@ def nothing_told(
     name: str, space: SearchSpace, words: Sequence[str], log: SweepLog, total: int | None, now: float
 ) -> tuple[str, str]:
     """(what is missing, how to get it) where `estimate` has nothing to go by: a script that prints nothing and makes no known steps."""
-    tries = [attempt for trial in log.trials.values() for attempt in trial.tries]
+    tries = log.tries
     lasted = max((attempt.seconds or max(0.0, now - attempt.wall) for attempt in tries), default=0.0)
     told = "no trial is done, and none shows its progress: no bar, no epochs, no steps of a known number"
     if lasted >= 1.0:
@@ -322,7 +303,7 @@ _TEXT = 4 << 20  # bytes of a job's output
 
 def measured_estimate(order: SweepOrder, log: SweepLog, folder: str, now: float) -> TimeEstimate | None:
     """By trials that are done, by the progress of the one that runs, by earlier runs of the script in ``folder``; None where nothing tells."""
-    tries = [attempt for trial in log.trials.values() for attempt in trial.tries]
+    tries = log.tries
     done = [attempt for attempt in tries if attempt.outcome == "done" and attempt.run]
     startups = sorted(
         seconds

@@ -176,18 +176,9 @@ class TrialProcess:
             ) from error
         command = command_of(template.words, template.parameters, point, further, str(folder / JSON_FILE))
         own = ["run", "--name", self.run_name, "--allow-twin", "--report", str(self._report)]
-        # Nothing of ours is an end of its streams: a kill of the sweep must not end it by SIGPIPE. A session of its own: nor
-        # Ctrl-C, nor a terminal that is closed.
         try:
-            self._process = subprocess.Popen(
-                [*OWN_COMMAND, *own, *template.flags, *flags, "--", *command],
-                env=environment,
-                cwd=template.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            words = [*own, *template.flags, *flags, "--", *command]
+            self._process = _start_own(words, env=environment, cwd=template.cwd)
         except OSError as error:
             raise OomproofError(
                 f"cannot start trial {self.trial}: {error.strerror}", "later: oomproof sweep resume"
@@ -244,13 +235,7 @@ class TrialProcess:
         if self._guard is not None and self._guard.poll() is None:
             return
         with contextlib.suppress(OSError):
-            self._guard = subprocess.Popen(
-                [*OWN_COMMAND, "watch", run.id],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._guard = _start_own(["watch", run.id])
 
     def end(self, metric: str | None) -> End:
         """Once it is over. Judges and stores the verdict where nobody did."""
@@ -292,15 +277,21 @@ class TrialProcess:
 
     def stop(self) -> subprocess.Popen[bytes] | None:
         """In order, as `oomproof stop` does; a process of its own that ends when the trial has. None: there is no run yet."""
-        if self._run is None:
-            return None
-        return subprocess.Popen(
-            [*OWN_COMMAND, "stop", self._run.id],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        return _start_own(["stop", self._run.id]) if self._run is not None else None
+
+
+def _start_own(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a command of oomproof, in a session of its own and without our streams: a kill of the sweep must not end it by
+    SIGPIPE, nor Ctrl-C, nor a terminal that is closed."""
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        [*OWN_COMMAND, *words],
+        stdin=nowhere,
+        stdout=nowhere,
+        stderr=nowhere,
+        start_new_session=True,
+        **options,
+    )
 
 
 def _not_loaded(run: Run, conclusion: Conclusion) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -303,14 +304,10 @@ def _step(config: Mapping[str, Any], quantized: bool, place: str) -> tuple[float
 
 def _number(value: object, place: str) -> float:
     """YAML reads 1e-5 as text; wandb's own files are full of it."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise OomproofError(f"{place} is no number: {value!r}", "give a number, such as 0.001", USAGE)
-    try:
-        number = float(value)
-    except ValueError as error:
-        raise OomproofError(
-            f"{place} is no number: {value!r}", "give a number, such as 0.001", USAGE
-        ) from error
+    number = math.nan
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError):
+            number = float(value)
     if not math.isfinite(number):
         raise OomproofError(f"{place} is no number: {value!r}", "give a number, such as 0.001", USAGE)
     return number

@@ -77,7 +77,7 @@ def _table(order: SweepOrder, log: SweepLog, width: int) -> list[str]:
         parameter.name for parameter in order.space.parameters if not parameter.is_constant
     ] or order.space.names
     trials = list(log.trials.values())
-    on_card = any(attempt.gpu_peak for trial in trials for attempt in trial.tries)
+    on_card = any(attempt.gpu_peak for attempt in log.tries)
     metric = [order.space.metric] if order.space.metric is not None else []
     head = ["trial", *names, "state", *metric, "peak", *(["on the card"] if on_card else []), "time", "why"]
     rows = [head]
