@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.pause_thresholds import PARTS, line_beside_a_turn
+from oomproof.guard.detect_pause import PARTS, line_beside_a_turn
 from oomproof.guard.view import (
     NONE,
     STALLED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.guard.detect_pause import PAUSE_STALLED, after_pause, pause_is_due
+from oomproof.guard.detect_pause import PARTS, PAUSE_STALLED, after_pause, pause_is_due, turn_floor
 from oomproof.guard.detect_resume import (
     HEADROOM_SECONDS,
     RESUME_INTERVAL,
@@ -18,7 +18,6 @@ from oomproof.guard.detect_resume import (
     update_pause,
     while_paused,
 )
-from oomproof.guard.pause_thresholds import PARTS, turn_floor
 from oomproof.guard.policy_input import alone
 from oomproof.guard.view import (
     NONE,

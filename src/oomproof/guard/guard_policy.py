@@ -1,7 +1,7 @@
 """The guard's whole policy over N jobs: settings, view and state in, actions and state out. Nothing here touches the machine.
 
-Each rule is a file of its own: detect_limit, detect_shortage, detect_pause, detect_resume, detect_calm, policy_input,
-poll_interval. `ladder` joins them for one job; detect_unmanaged has those for a job that was not started by us.
+Each rule is a file of its own: detect_limit, detect_shortage, detect_pause, detect_resume. `ladder` has their list and takes the
+highest action, `policy_input` makes what they go by; detect_unmanaged has the rules for a job that was not started by us.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomproof.guard import detect_unmanaged, ladder
-from oomproof.guard.detect_calm import reset_after_shortage
 from oomproof.guard.detect_resume import update_pause
 from oomproof.guard.detect_unmanaged import Pauses
+from oomproof.guard.ladder import reset_after_shortage
 from oomproof.guard.policy_input import input_of
 from oomproof.guard.view import Action, JobState, JobView, PolicyInput, Settings, View, ours
 from oomproof.leaf.action_kinds import KILL, NOTHING, PAUSE, REQUEST, TERM, WITHDRAW

@@ -8,13 +8,13 @@ import re
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
 from oomproof.guard import action_text, detect_unmanaged
-from oomproof.guard.followed_job import FollowedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, ActionHistory, JobKey, Settings, UnmanagedView, View, is_near
 from oomproof.leaf.action_kinds import KILL_UNMANAGED, PAUSE_UNMANAGED, RESUME_UNMANAGED, TERM_UNMANAGED
@@ -30,6 +30,30 @@ from oomproof.units import MIB
 if TYPE_CHECKING:
     from oomproof.guard.unmanaged_pause import UnmanagedPauses
     from oomproof.machine.jobs import Job
+
+if TYPE_CHECKING:
+    from oomproof.guard.unmanaged_growth import Culprit
+
+
+_SPAN = 0.35  # seconds over which growth is told, as of a run
+_MOST = 16  # of its processes: each costs a read
+
+
+class FollowedJob:
+    def __init__(self, culprit: Culprit) -> None:
+        self.culprit = culprit
+        self._points: deque[tuple[float, int]] = deque()
+
+    def view(self, t: float) -> UnmanagedView:
+        members = [processes.memory(pid) for pid in self.culprit.job.pids[:_MOST]]
+        held = sum(member.anon + member.shmem for member in members if member is not None)
+        self._points.append((t, held))
+        while len(self._points) > 2 and t - self._points[1][0] >= _SPAN:
+            self._points.popleft()
+        before, held_before = self._points[0]
+        rate = max(0.0, (held - held_before) / (t - before)) if t > before else 0.0
+        return UnmanagedView(self.culprit.key, self.culprit.name, held, rate)
+
 
 _ORDINARY_USERS = range(1000, 60000)
 _OLD = 3.0  # seconds: what was seen of a job before says little about now
@@ -252,7 +276,7 @@ class UnmanagedGuard:
                 pauses.write_down(key, why)
         self._tell(kind, text, key)
         if kind in (PAUSE_UNMANAGED, RESUME_UNMANAGED):
-            from oomproof.guard.owner_notice import tell_owner
+            from oomproof.guard.unmanaged_pause import tell_owner
 
             tell_owner(key[0], text)
 

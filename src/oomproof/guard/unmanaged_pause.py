@@ -22,15 +22,50 @@ from oomproof.guard import resumer
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.view import JobKey, UnmanagedView
-from oomproof.leaf.proc_files import is_stopped, owner_of
+from oomproof.leaf.proc_files import is_stopped, name_of, owner_of, stat_fields
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.machine.job_ties import member_tie
+from oomproof.machine.job_ties import member_tie, reads_keys
+from oomproof.machine.jobs import LAUNCHERS
+from oomproof.printable import printable
 from oomproof.recording.state_files import runtime_folder
 from oomproof.records import dataclass
+
+
+def tell_owner(pid: int, text: str, proc: str = "/proc") -> bool:
+    """Only where the terminal is that user's and shows lines: a program that draws the whole screen is left alone."""
+    terminal = terminal_of(pid, proc)
+    try:
+        if not terminal or os.stat(terminal).st_uid != os.stat(f"{proc}/{pid}").st_uid:
+            return False
+        if reads_keys(terminal) and _in_front(pid, proc) not in LAUNCHERS:  # a shell's prompt is only a line
+            return False
+        fd = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(fd, f"\r\noomproof: {printable(text)}\r\n".encode())
+        finally:
+            os.close(fd)
+    except OSError:  # it has ended, the terminal is closed, or nobody reads it
+        return False
+    return True
+
+
+def _in_front(pid: int, proc: str) -> str:
+    """The program that has its terminal now."""
+    fields = stat_fields(pid, proc)
+    return name_of(int(fields[5]), proc) if fields and len(fields) > 5 else ""
+
+
+def terminal_of(pid: int, proc: str = "/proc") -> str:
+    """The path of its controlling terminal, where that is a pseudo terminal; else empty."""
+    fields = stat_fields(pid, proc)
+    number = int(fields[4]) if fields and len(fields) > 4 else 0
+    major, minor = number >> 8 & 0xFFF, (number & 0xFF) | (number >> 12 & 0xFFF00)
+    return f"/dev/pts/{(major - 136) * 256 + minor}" if 136 <= major <= 143 else ""
+
 
 NOT_YET = "the process that resumes it after us is not ready yet"
 _END_SECONDS = 2.0

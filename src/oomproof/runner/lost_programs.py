@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oomproof.guard.actuator import PROGRAM_LOST as PROGRAM_LOST
-from oomproof.guard.trial_processes import shown_command
+from oomproof.guard.actuator import shown_command
 from oomproof.leaf.proc_files import command_line
 from oomproof.machine import kill_counters
 from oomproof.machine.processes import ProcessMemory

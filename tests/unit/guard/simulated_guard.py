@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import actuator, guard_loop, idle_runs, poll_interval, unmanaged_growth
+from oomproof.guard import actuator, guard_loop, poll_interval, unmanaged_growth, view_reader
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import GuardedJob
 from oomproof.guard.view import Settings
@@ -308,7 +308,7 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
     # it is looked for at once, and must not be paused: what is decided about our own jobs then
     patch.setattr(unmanaged_growth.UnmanagedGrowth, "knows", lambda self, since: True)
     ticks = lambda self, one: int(world.t * 100) if _is_busy(situation, one.name) else 7  # noqa: E731
-    patch.setattr(idle_runs.Idleness, "_cpu", ticks)
+    patch.setattr(view_reader.Idleness, "_cpu", ticks)
     guard = make_guard(world)
     phases = list(situation.phases)
     looks, after_end = 0, 3

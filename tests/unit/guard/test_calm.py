@@ -11,7 +11,7 @@ import simulated_guard
 from simulated_guard import Situation, simulate
 from situations import MACHINE, limited, ramp
 
-from oomproof.guard.job_growth import JobGrowth
+from oomproof.guard.guarded_job import JobGrowth
 from oomproof.trend.growth import Steady
 from oomproof.units import MIB
 

@@ -19,9 +19,9 @@ from oomproof.guard import freezer as freezer_module
 from oomproof.guard import pause_timeouts
 from oomproof.guard.freezer import BY_CGROUP_V1, BY_CGROUP_V2, BY_SIGNALS, Freezer
 from oomproof.guard.guard_actions import TaskThread
-from oomproof.guard.idle_runs import IDLE_AFTER, Idleness
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.swap_out import PushOut
+from oomproof.guard.view_reader import IDLE_AFTER, Idleness
 from oomproof.ledger.live_runs import BY_GUARD, Live
 from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory

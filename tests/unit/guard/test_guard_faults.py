@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import actuator, freezer, guard_loop, guard_policy, job_growth, pause_timeouts
+from oomproof.guard import actuator, freezer, guard_loop, guard_policy, guarded_job, pause_timeouts
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.guard_actions import Actions, TaskThread
@@ -219,7 +219,7 @@ BREAKS: dict[str, Callable[[Scene], object]] = {
     "events": lambda scene: setattr(scene.rows, "event", broken),
     "unmanaged jobs": lambda scene: setattr(scene.guard._unmanaged.growth, "look", broken),
     "pauses by hand": lambda scene: setattr(scene.pause, "look", broken),
-    "the forecast": lambda scene: setattr(job_growth.growth, "time_to_full", broken),
+    "the forecast": lambda scene: setattr(guarded_job.growth, "time_to_full", broken),
     "pressure": lambda scene: setattr(scene.host, "stall", broken),
     "shared pages": lambda scene: setattr(scene.job, "settle", broken),
     "the terminal": lambda scene: setattr(scene.guarded, "say", broken),
@@ -231,7 +231,7 @@ def test_it_acts_and_says_once_what_is_broken(
     scene: Scene, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        job_growth.growth, "time_to_full", job_growth.growth.time_to_full
+        guarded_job.growth, "time_to_full", guarded_job.growth.time_to_full
     )  # put back afterwards
     BREAKS[what](scene)
     scene.steps()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard import ladder, poll_interval
-from oomproof.guard.detect_calm import request_is_over
 from oomproof.guard.detect_limit import default_limit_floor
-from oomproof.guard.ladder import choose, taken
+from oomproof.guard.ladder import choose, request_is_over, taken
 from oomproof.guard.poll_interval import poll_seconds
 from oomproof.guard.view import Action, ActionHistory, PolicyInput, Settings, headroom
 from oomproof.leaf.action_kinds import OTHERS_GROWTH

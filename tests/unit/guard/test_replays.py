@@ -13,7 +13,7 @@ import pytest
 
 from oomproof.guard import ladder
 from oomproof.guard.detect_limit import default_limit_floor
-from oomproof.guard.job_growth import JobGrowth
+from oomproof.guard.guarded_job import JobGrowth
 from oomproof.guard.view import ActionHistory, PolicyInput, Settings
 from oomproof.runner.job_watch import shall_save
 from oomproof.units import GIB, MIB

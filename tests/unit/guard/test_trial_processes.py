@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.guard.trial_processes import end_trial, is_sweep_agent, trial_to_end
+from oomproof.guard.actuator import end_trial, is_sweep_agent, trial_to_end
 from oomproof.machine import processes
 from oomproof.machine.processes import ProcessMemory
 

@@ -6,18 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from oomproof.guard import idle_runs
+from oomproof.guard import view_reader
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.idle_runs import IDLE_AFTER
 from oomproof.guard.view import Settings, UnmanagedView
-from oomproof.guard.view_reader import ViewReader
+from oomproof.guard.view_reader import IDLE_AFTER, ViewReader
 from oomproof.ledger.live_runs import Live
 from oomproof.units import GIB, MIB
 
 
 def test_each_users_runs_are_idle_or_not_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, clock = {"2-b"}, SimpleNamespace(t=0.0)
-    monkeypatch.setattr(idle_runs.Idleness, "_cpu", lambda self, run: int(clock.t) if run.name in busy else 7)
+    monkeypatch.setattr(
+        view_reader.Idleness, "_cpu", lambda self, run: int(clock.t) if run.name in busy else 7
+    )
     runs = [Live("1-a", pid=11, uid=1000), Live("2-b", pid=12, uid=1001)]
     paused = UnmanagedView((5, 1), "loader", GIB, paused="guard", uid=1000)
     host = SimpleNamespace(headroom=lambda: (GIB, 0), stall=lambda t: 0.0, ram=8 * GIB)

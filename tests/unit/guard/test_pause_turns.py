@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_pause_policy import DESKTOP, LOADER, paused, still
 
-from oomproof.guard.detect_pause import pause_threshold
+from oomproof.guard.detect_pause import PARTS, line_beside_a_turn, pause_threshold, turn_floor
 from oomproof.guard.detect_resume import end_line
 from oomproof.guard.ladder import choose
-from oomproof.guard.pause_thresholds import PARTS, line_beside_a_turn, turn_floor
 from oomproof.guard.view import Settings
 from oomproof.units import GIB, MIB
 
