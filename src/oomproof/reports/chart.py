@@ -98,8 +98,8 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 def columns(
     samples: Sequence[tuple[float, float]], width: int, begin: float | None = None, end: float | None = None
 ) -> list[float | None]:
-    """The highest value of each of ``width`` equal slices of time: a peak is never averaged away. A slice without a sample
-    holds what was before it."""
+    """The highest value of each of ``width`` equal slices of time: a peak is never averaged away. A slice without a
+    sample holds the value before it."""
     if not samples:
         return []
     begin, end = samples[0][0] if begin is None else begin, samples[-1][0] if end is None else end
@@ -122,8 +122,8 @@ def columns(
 def rows_of_blocks(
     values: Sequence[float | None], height: int, limit: float | None
 ) -> Iterator[tuple[str, str, bool]]:
-    """(size or nothing, blocks, whether it is the limit's row), from the top. A limit within three times of the highest is
-    the top and a line; else the highest is the top."""
+    """(size or nothing, blocks, whether it is the limit's row), from the top. A limit within three times of the highest
+    value is the top of the scale and a line; otherwise the highest value is the top."""
     top = max([value or 0.0 for value in values] + [1.0])
     if limit is not None and limit < top * 3:
         top = max(top, limit)

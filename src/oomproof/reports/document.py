@@ -1,5 +1,5 @@
-"""What a report says, as sections of blocks: facts without a layout. The terminal's renderer is here; `markdown_parts` and
-`html_parts` have the other two."""
+"""What a report says, as sections of blocks: facts without a layout. Also the renderer for the terminal; `markdown_parts`
+and `html_parts` have the other two."""
 
 from __future__ import annotations
 

@@ -124,7 +124,8 @@ def _table(block: Table, kind: str = "processes", bar_at: int = 0) -> str:
             if number < len(block.bars)
             else ""
         )
-        body += f"<tr>{''.join(cell('td', at, words, bar if at == bar_at else '') for at, words in enumerate(row))}</tr>"
+        cells = (cell("td", at, words, bar if at == bar_at else "") for at, words in enumerate(row))
+        body += f"<tr>{''.join(cells)}</tr>"
     head = "".join(cell("th", at, name) for at, name in enumerate(block.head))
     of_kind = f' class="{kind}"' if block.bars else ""
     return f'<div class="scroll"><table{of_kind}><tr>{head}</tr>{body}</table></div>' if body else ""

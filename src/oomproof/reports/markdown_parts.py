@@ -46,10 +46,8 @@ def fence(words: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], verbatim: Sequence[int] = ()) -> str:
     """``verbatim``: columns with words of a command."""
-    lines = [
-        "| " + " | ".join(_cell(code, cell) if at in verbatim else _cell(text, cell) for at, cell in enumerate(row)) + " |"
-        for row in rows
-    ]  # fmt: skip
+    shown = ([_cell(code if at in verbatim else text, cell) for at, cell in enumerate(row)] for row in rows)
+    lines = [f"| {' | '.join(cells)} |" for cells in shown]
     if not lines:
         return ""
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines])

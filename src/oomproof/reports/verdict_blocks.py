@@ -1,4 +1,4 @@
-"""What of a verdict is shown, in which order: the same in the terminal, in Markdown and on the page; all of it in the terminal."""
+"""What of a verdict is shown, in which order: the same in the terminal, in Markdown and on the page."""
 
 from __future__ import annotations
 
