@@ -29,7 +29,7 @@ _BURST = 0.2  # of the limit, taken after the last sample: a quarter more may be
 
 def higher_limit(case: CaseFile, limit: int | None) -> int | None:
     """The next limit to try, or None when the machine had no headroom for it."""
-    if limit is None or case.host is None:
+    if limit is None or case.samples.host is None:
         return None
     wanted = int(limit * STEP)
     return wanted if _most(case) >= wanted else None
@@ -57,16 +57,16 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
 
 def size_is_unknown(case: CaseFile, limit: int) -> bool:
     """It burst over its limit, was growing fast when it met it, or a step up was tried before and it died all the same."""
-    return bool(burst_text(case, limit)) or any(before < limit for before in case.died_at)
+    return bool(burst_text(case, limit)) or any(before < limit for before in case.limits.died_at)
 
 
 def burst_text(case: CaseFile, limit: int | None) -> tuple[str, ...]:
     """For the verdict's why; empty where it came to its limit slowly."""
     if limit is None:
         return ()
-    job, unseen = case.job, _unseen(case, limit)
+    job, unseen = case.samples.job, _unseen(case, limit)
     if unseen >= _BURST * limit:
-        end = case.status.boottime if case.status is not None else None
+        end = case.exit.status.boottime if case.exit.status is not None else None
         within = f" within {format_duration(max(0.1, end - job.t))}" if job and end is not None else ""
         return (f"it took the last {format_size(unseen)} of {format_size(limit)}{within}: {_NOBODY_SAW}",)
     if job is not None and job.rate * _SOON > (STEP - 1) * limit:
@@ -76,13 +76,17 @@ def burst_text(case: CaseFile, limit: int | None) -> tuple[str, ...]:
 
 def _unseen(case: CaseFile, limit: int) -> int:
     """What it took up to its limit after the last sample."""
-    return max(0, limit - (case.job.used if case.job is not None else 0))
+    return max(0, limit - (case.samples.job.used if case.samples.job is not None else 0))
 
 
 def _most(case: CaseFile) -> int:
     """What the job could have held on this machine, beside the others and above the margin."""
-    assert case.host is not None
-    return (case.job.used if case.job is not None else 0) + case.host.available - (case.settings.margin or 0)
+    assert case.samples.host is not None
+    return (
+        (case.samples.job.used if case.samples.job is not None else 0)
+        + case.samples.host.available
+        - (case.limits.settings.margin or 0)
+    )
 
 
 # what `oomproof data inspect` reads
@@ -93,7 +97,7 @@ _DATA_FILE = re.compile(
 
 def change_first(case: CaseFile, limit: int | None) -> Steps:
     """``limit``: the job's own, where that was full; None: the machine was."""
-    if limit is not None and case.host is None:
+    if limit is not None and case.samples.host is None:
         more = as_flag(int(limit * STEP))
         return steps(
             f"see whether the machine has more: oomproof check --need {more}; then ",
@@ -109,13 +113,13 @@ def change_first(case: CaseFile, limit: int | None) -> Steps:
 
 def _after_others(case: CaseFile, limit: int | None) -> Steps | None:
     """Others held a good part, and without them it fits: it waits for its turn."""
-    host, others = case.host, held_by_others(case)
+    host, others = case.samples.host, held_by_others(case)
     need = int(limit * STEP) if limit is not None else case.held
-    if host is None or not others or need > host.total - (case.settings.margin or 0):
+    if host is None or not others or need > host.total - (case.limits.settings.margin or 0):
         return None
     who = f"others held {format_size(others)}"
-    if case.twin is not None:
-        who = f"the same command ran as pid {case.twin.pid} and held {format_size(case.twin.held)}"
+    if case.samples.twin is not None:
+        who = f"the same command ran as pid {case.samples.twin.pid} and held {format_size(case.samples.twin.held)}"
     flags = [f"--need {as_flag(need)}"] + ([f"--limit {as_flag(need)}"] if limit is not None else [])
     return steps(f"{who} (oomproof check); this waits for its turn: ", command(case, *flags))
 
@@ -124,8 +128,8 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
     """By what it was given to read, else by what the machine lacks."""
     if (data := _data_file(case)) is not None:
         return f"see what loading {data} takes and how to read it for less: oomproof data inspect {shlex.quote(data)}"
-    host, need = case.host, case.held
-    if limit is None and host is not None and case.in_container:
+    host, need = case.samples.host, case.held
+    if limit is None and host is not None and case.samples.in_container:
         return f"load less at a time, or raise the limit around it ({format_size(host.total)}: container --memory, Slurm --mem)"
     if limit is None and host is not None and need:
         have = f"{format_size(host.total)} RAM and "
@@ -136,7 +140,9 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
     if died_loading(case):
         return LOAD_LESS
     if without_batches(case):
-        return "load less at a time: stream or map the data" + (", fewer processes" if case.pool else "")
+        return "load less at a time: stream or map the data" + (
+            ", fewer processes" if case.program.pool else ""
+        )
     return f"load less at a time: stream or map the data, {what_is_smaller(case)}"
 
 

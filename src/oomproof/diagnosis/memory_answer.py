@@ -76,8 +76,8 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
     if other is not None:
         return _about_the_other(case, other)
     beside = (*twin(case), *neighbours(case)) if machine else ()
-    if case.growth is not None:
-        memory = _about_growth(case, case.growth, limit, beside)
+    if case.samples.growth is not None:
+        memory = _about_growth(case, case.samples.growth, limit, beside)
     else:
         memory = _about_size(case, limit, machine, beside)
     copies = _without_copies(case)
@@ -90,7 +90,7 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
 def culprit_of(case: CaseFile) -> OtherJob | None:
     """The other job that filled the machine: the guard found the growth not to be this job's, or it grew by more in
     the same time, and by a good part of what the machine lost."""
-    grown = [job for job in case.others if job.grew >= _GREW]
+    grown = [job for job in case.samples.others if job.grew >= _GREW]
     if not grown:
         return None
     most = max(grown, key=lambda job: job.grew)
@@ -98,14 +98,14 @@ def culprit_of(case: CaseFile) -> OtherJob | None:
     if stop is not None:  # it looked at both, at that very moment
         return most if stop.others_growth else None
     own = most.job_grew
-    if case.growth is not None:  # over a longer time: what it took then was missing as well
-        own = max(own, case.growth.to_bytes - case.growth.from_bytes)
+    if case.samples.growth is not None:  # over a longer time: what it took then was missing as well
+        own = max(own, case.samples.growth.to_bytes - case.samples.growth.from_bytes)
     return most if most.grew > own and most.grew >= _SHARE * (most.taken or 0) else None
 
 
 def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
     who = f"{other.called} (pid {other.pid})"
-    need = as_flag(case.job_peak) if case.job_peak else None
+    need = as_flag(case.samples.job_peak) if case.samples.job_peak else None
     again = command(case, *([f"--need {need}"] if need else []))
     reserved = Remedy("reserve what this job needs, so that runs that start later wait for it", command=again)
     if other.managed:
@@ -169,7 +169,9 @@ def _about_the_run(other: OtherJob, who: str) -> tuple[Remedy, ...]:
 def _about_growth(
     case: CaseFile, growth: Growth, limit: int | None, beside: tuple[Remedy, ...]
 ) -> MemoryAnswer:
-    kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT_NATIVE if case.native else KEPT
+    kept = (
+        KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT_NATIVE if case.program.native else KEPT
+    )
     told = f"it {growth_text(growth)}"
     longer = _only_longer(case, growth, limit)
     where = _KEPT_WHERE.get(growth.phase, "from step to step")
@@ -185,7 +187,7 @@ def _about_growth(
     elif growth.made_at:
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
         following = steps(f"{growth.made_at}; a smaller batch only delays the end. Then ", command(case))
-    elif case.native:
+    elif case.program.native:
         massif = Command(f"valgrind --tool=massif {shlex.join(case.argv)}")
         following = steps("find what it never frees: ", massif, ", with a small input")
     elif growth.not_a_leak:
@@ -216,7 +218,7 @@ def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
     """Most of the growth is theirs: they copy what they inherited, or keep what they read."""
     grew = f"its {growth.workers} workers grew by {format_size(growth.workers_bytes)}: "
     copied = ""
-    if case.censuses:
+    if case.agent.censuses:
         from oomproof.diagnosis.data_copies import copied_by_workers
 
         copied = copied_by_workers(case, growth.workers_bytes // growth.workers)
@@ -233,7 +235,7 @@ def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
 
 def _without_copies(case: CaseFile) -> Remedy | None:
     """For the same data held in several forms, or all predictions of an evaluation."""
-    if not case.censuses:
+    if not case.agent.censuses:
         return None
     from oomproof.diagnosis.data_copies import kept_predictions, worth_changing  # brings ast along
 
@@ -242,7 +244,7 @@ def _without_copies(case: CaseFile) -> Remedy | None:
 
 def _kept_in(case: CaseFile, growth: Growth) -> str:
     """The variable that grew from one census to the next; empty where none is known."""
-    if not case.censuses:
+    if not case.agent.censuses:
         return ""
     from oomproof.diagnosis.data_copies import kept_in
 
@@ -250,7 +252,7 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
 
 
 def _largest(case: CaseFile) -> Largest | None:
-    if not case.censuses:
+    if not case.agent.censuses:
         return None
     from oomproof.diagnosis.data_copies import largest_variable
 
@@ -294,7 +296,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, LESS_DATA, IN_CHUNKS):
         following = steps(f"{smaller[0].title}; then ", command(case))
     elif change is not None and change.command is not None:
-        full = limit is not None and case.host is not None
+        full = limit is not None and case.samples.host is not None
         following = steps(
             "the machine has no memory for a higher limit: " if full else "", Command(change.command)
         )
@@ -333,15 +335,17 @@ def _at_limit(case: CaseFile, raised: Remedy) -> str:
 
 def allowed_bytes(case: CaseFile, limit: int | None, machine: bool) -> int | None:
     """What the job may hold."""
-    if machine and case.host is not None and case.job is not None:
-        return max(0, case.job.used + case.host.available - (case.settings.margin or 0))
+    if machine and case.samples.host is not None and case.samples.job is not None:
+        return max(
+            0, case.samples.job.used + case.samples.host.available - (case.limits.settings.margin or 0)
+        )
     return int(limit * _USABLE) if limit is not None else None
 
 
 def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None:
     """The argument to change first: the workers where they hold a good part, else the batch."""
     typed = [remedy for remedy in remedies if remedy.command is not None]
-    held = case.job.used if case.job is not None else 0
+    held = case.samples.job.used if case.samples.job is not None else 0
     large = [remedy for remedy in typed if held and (remedy.saves_bytes or 0) >= _WORTH * held]
     return next(iter(large), typed[-1] if typed else None)
 
@@ -355,16 +359,16 @@ def _named(case: CaseFile, remedy: Remedy | None, batch: bool) -> str:
 
 def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:
     """A limit that was raised, and it died all the same."""
-    lower = [format_size(before) for before in case.died_at if limit is not None and before < limit]
+    lower = [format_size(before) for before in case.limits.died_at if limit is not None and before < limit]
     return (f"the same command also died at {' and '.join(lower[-2:])}",) if lower else ()
 
 
 def _process_told(case: CaseFile) -> tuple[str, ...]:
     """Which process of the job grew at the end; of a job that is one process, its own figures say it."""
-    if not case.grown:
+    if not case.samples.grown:
         return ()
-    most = case.grown[0]
-    if set(case.processes) == {most.pid}:
+    most = case.samples.grown[0]
+    if set(case.samples.processes) == {most.pid}:
         return ()
     what = ", worker" if most.role == "worker" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
