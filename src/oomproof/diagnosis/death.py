@@ -1,4 +1,4 @@
-"""How the job ended, in one value: its signal, also when a shell only handed its number on."""
+"""How the job ended: its signal, also when a shell only handed its number on, and what was free around it."""
 
 from __future__ import annotations
 

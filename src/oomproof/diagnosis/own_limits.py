@@ -1,4 +1,4 @@
-"""A program whose runtime has a memory limit of its own (node, Java), and filled that: the argument with its new value. Pure."""
+"""Programs with a limit of their own: a heap limit (node, Java) or a limit of address space (ulimit -v). Pure."""
 
 from __future__ import annotations
 

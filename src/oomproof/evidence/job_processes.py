@@ -1,4 +1,4 @@
-"""Which of the kernel's victims were processes of this job."""
+"""The kernel's log of a run: which of its victims and faults were processes of this job."""
 
 from __future__ import annotations
 

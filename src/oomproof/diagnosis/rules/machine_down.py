@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
-from oomproof.diagnosis.change_first import change_first
-from oomproof.diagnosis.memory_answer import answer, culprit_of
+from oomproof.diagnosis.memory_answer import answer, change_first, culprit_of
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import Steps, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
