@@ -13,6 +13,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_collector import collect
 from oomproof.evidence.case_file import CaseFile
 from oomproof.recording.attempt import Attempt as RunAttempt
+from oomproof.records import replace
 
 MIB, GIB = 1 << 20, 1 << 30
 BOOT, OTHER_BOOT = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
@@ -218,3 +219,15 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         return judge(self.case())
+
+
+def changed(case: CaseFile, **facts: Any) -> CaseFile:
+    """The case with other facts, each in the record that has it."""
+    for name, value in facts.items():
+        if name in CaseFile.__dataclass_fields__:
+            case = replace(case, **{name: value})
+            continue
+        parts = ("exit", "limits", "samples", "kernel", "agent", "program")
+        (part,) = (part for part in parts if name in getattr(case, part).__dataclass_fields__)
+        case = replace(case, **{part: replace(getattr(case, part), **{name: value})})
+    return case

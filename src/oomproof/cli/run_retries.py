@@ -283,7 +283,7 @@ class Retries:
             argv,
             folder,
             self._begun,
-            case.status.wall if case.status else None,
+            case.exit.status.wall if case.exit.status else None,
             _saving_since(case),
         )
         argument = resume_argument(argv, folder, self._order.chosen.resume_arg)
@@ -325,9 +325,14 @@ def _shown(path: str, folder: str) -> str:
 
 def _saving_since(case: CaseFile) -> float | None:
     """When it began to save, if it died in that; wall seconds."""
-    if case.phase != "save" or case.step_time is None or case.started is None or case.started_wall is None:
+    if (
+        case.agent.phase != "save"
+        or case.agent.step_time is None
+        or case.exit.started is None
+        or case.exit.started_wall is None
+    ):
         return None
-    return case.started_wall + case.step_time - case.started
+    return case.exit.started_wall + case.agent.step_time - case.exit.started
 
 
 def _second_message(run: Run, order: Order, sentence: str, told: list[str], tell_line: Any) -> None:

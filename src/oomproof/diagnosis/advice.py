@@ -85,14 +85,23 @@ def without_batches(case: CaseFile) -> bool:
     """No batch is seen anywhere: advice about one would be about another job."""
     text = case.output.text
     trains = text is not None and text.progress.training_step is not None
-    return case.no_batches and case.phase in ("load", "unknown") and case.step is None and not trains
+    return (
+        case.program.no_batches
+        and case.agent.phase in ("load", "unknown")
+        and case.agent.step is None
+        and not trains
+    )
 
 
 def died_loading(case: CaseFile) -> bool:
     """Before the first batch was asked for and the first pass through a model, as the agent saw it: no smaller batch takes anything off that.
     One that printed steps trains with something else than PyTorch, which it only imports; of one that makes its batches itself nobody sees
     the first, unless it died inside a call that loads."""
-    if case.phase != "load" or case.step is not None or (case.own_batches and not case.loading_call):
+    if (
+        case.agent.phase != "load"
+        or case.agent.step is not None
+        or (case.program.own_batches and not case.agent.loading_call)
+    ):
         return False
     text = case.output.text
     return text is None or text.progress.training_step is None
@@ -121,7 +130,7 @@ def command_line(case: CaseFile, *flags: str, argv: Sequence[str] | None = None)
         words = escaped
     elif "\n" in words or (len(words) > _LONG and not changed):
         return None
-    return run_line(words, *flags, kept=case.flags)
+    return run_line(words, *flags, kept=case.limits.flags)
 
 
 def _escaped(argv: Sequence[str]) -> str:
@@ -183,7 +192,11 @@ def with_workers(case: CaseFile, count: int | None = None) -> str | Steps:
     if argument is None:
         change = "half of num_workers" if count is None else f"num_workers={count}"
         if count is None and not has_loader(case):
-            processes = f"fewer processes in {case.pool}()" if case.pool else "fewer processes at once"
+            processes = (
+                f"fewer processes in {case.program.pool}()"
+                if case.program.pool
+                else "fewer processes at once"
+            )
             change = f"{processes}, or smaller ones,"
         return steps(f"{change} in its code, then ", command(case))
     return command(
@@ -249,25 +262,27 @@ def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...
         return (*_less_pinned(case), *measured, ONE_DATA_COPY, WEIGHTS_ONCE)
     fewer = _fewer_workers(case, allowed)
     if without_batches(case):
-        data = LESS_DATA if case.native else ONE_DATA_COPY
-        return (*_less_pinned(case), *fewer, *((IN_CHUNKS,) if case.pool or fewer else ()), data)
+        data = LESS_DATA if case.program.native else ONE_DATA_COPY
+        return (*_less_pinned(case), *fewer, *((IN_CHUNKS,) if case.program.pool or fewer else ()), data)
     return (*_less_pinned(case), *fewer, ONE_DATA_COPY, half_the_batch(case))
 
 
 def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
     """What was lent to the card is the first thing to take back from it."""
-    if not case.spill:
+    if not case.samples.spill:
         return ()
-    half = as_flag(case.spill // 2)
-    title = f"a smaller --spill: {format_size(case.spill)} of what the job held were pinned for the card"
-    change = Change("argument", "--spill", before=as_flag(case.spill), after=half)
-    return (Remedy(title, "measured", case.spill // 2, command(case, f"--spill {half}"), change),)
+    half = as_flag(case.samples.spill // 2)
+    title = (
+        f"a smaller --spill: {format_size(case.samples.spill)} of what the job held were pinned for the card"
+    )
+    change = Change("argument", "--spill", before=as_flag(case.samples.spill), after=half)
+    return (Remedy(title, "measured", case.samples.spill // 2, command(case, f"--spill {half}"), change),)
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
     from oomproof.diagnosis.smaller_command import worker_figures  # not for a run that ended well
 
-    workers = worker_figures(case, case.job_peak)
+    workers = worker_figures(case, case.samples.job_peak)
     argument = find_argument(case.argv)
     loader = has_loader(case)
     # the number asked for is the one to change, whatever was still alive at the last sample
@@ -276,7 +291,7 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
         if argument is not None
         else workers.count
         if loader
-        else case.pool_size or workers.count
+        else case.program.pool_size or workers.count
     )
     if now < 1 or (argument is None and now < 2):
         return ()
@@ -287,10 +302,16 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
         fewer = fits if fits is not None else fewer
     if not loader:
         fewer = max(1, fewer)  # a pool has one process at least
-    name = argument.name if argument is not None else "num_workers" if loader else case.pool or "processes"
+    name = (
+        argument.name
+        if argument is not None
+        else "num_workers"
+        if loader
+        else case.program.pool or "processes"
+    )
     change = f"{name} {now} → {fewer}"
-    if argument is None and case.pool:
-        written = str(case.pool_size or "")
+    if argument is None and case.program.pool:
+        written = str(case.program.pool_size or "")
         change = f"{name}({written}) → {name}({fewer})"
     what = "DataLoader workers" if loader else "processes at once"
     return (
@@ -306,14 +327,14 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
 
 def has_loader(case: CaseFile) -> bool:
     """Or it may have one: nothing speaks against it."""
-    return case.loader is not False and not case.pool and not without_batches(case)
+    return case.program.loader is not False and not case.program.pool and not without_batches(case)
 
 
 def what_is_smaller(case: CaseFile, batch: bool = True) -> str:
     """What makes this job smaller, in words, by what is seen of it. ``batch``: whether one drives what it holds, if it has any."""
     parts = ["a smaller batch"] if batch and not without_batches(case) else []
-    if case.pool:
-        parts += [f"fewer processes in {case.pool}()", "smaller chunks"]
+    if case.program.pool:
+        parts += [f"fewer processes in {case.program.pool}()", "smaller chunks"]
     elif has_loader(case):
         parts.append("fewer workers")
     return ", ".join(parts) or "stream the data, keep less of it"
@@ -352,18 +373,16 @@ def half_the_eval_batch(case: CaseFile) -> Remedy:
 
 def twin(case: CaseFile) -> tuple[Remedy, ...]:
     """The same command twice at once is the commonest reason, and the cheapest to mend."""
-    if case.twin is None:
+    if case.samples.twin is None:
         return ()
-    title = (
-        f"one at a time: the same command ran as pid {case.twin.pid} and held {format_size(case.twin.held)}"
-    )
-    return (Remedy(title, "measured", case.twin.held, command=f"kill {case.twin.pid}"),)
+    title = f"one at a time: the same command ran as pid {case.samples.twin.pid} and held {format_size(case.samples.twin.held)}"
+    return (Remedy(title, "measured", case.samples.twin.held, command=f"kill {case.samples.twin.pid}"),)
 
 
 def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
     """What else was held on the machine at the end."""
-    others = held_by_others(case) - (case.twin.held if case.twin else 0)
-    if case.host is None or others < case.host.total * _MUCH:
+    others = held_by_others(case) - (case.samples.twin.held if case.samples.twin else 0)
+    if case.samples.host is None or others < case.samples.host.total * _MUCH:
         return ()
     title = f"free what others held on this machine: {format_size(others)}"
     return (Remedy(title, "measured", others, command="oomproof check"),)
@@ -371,6 +390,6 @@ def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
 
 def held_by_others(case: CaseFile) -> int:
     """Bytes beside the job at the last sample; 0 where that is no more than a desktop and its services take."""
-    host, job = case.host, case.job
+    host, job = case.samples.host, case.samples.job
     others = host.total - host.available - job.used if host is not None and job is not None else 0
     return others if host is not None and others >= host.total * _MUCH else 0

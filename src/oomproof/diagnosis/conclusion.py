@@ -102,7 +102,7 @@ def conclude_once(run: run_folders.Run) -> Conclusion:
     if any(gap.how_to_grant for gap in stored.verdict.missing):
         case = collect(run.attempt)
         verdict = judge(case)
-        if case.elsewhere is None and verdict.knows_more_than(stored.verdict):
+        if case.exit.elsewhere is None and verdict.knows_more_than(stored.verdict):
             return _store(run, case, verdict)
     return stored
 
@@ -132,9 +132,9 @@ def conclusion_of(run: run_folders.Run) -> Conclusion | None:
 
 def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
     conclusion = Conclusion(verdict, stored=False, case=case)
-    if case.elsewhere is not None:
+    if case.exit.elsewhere is not None:
         return conclusion  # its own host knows more: nothing said from here is stored
-    if case.status is None and not verdict.evidence:
+    if case.exit.status is None and not verdict.evidence:
         return conclusion  # made of nothing: on a full disk the status comes home a moment later
     if not run.is_ours():
         return conclusion  # root looks at a user's run: a file of root's there would be in the user's way

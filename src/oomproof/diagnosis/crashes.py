@@ -28,16 +28,16 @@ _RECENT = 60.0  # seconds before the end
 def crash_of(case: CaseFile, number: int) -> Crash | None:
     """The stack that goes with this signal: the leader's own, else that of the last process that died so."""
     kind = _KINDS.get(signal.Signals(number)) if number in set(signal.Signals) else None
-    crashes = [crash for crash in case.crashes if crash.kind == kind]
-    own = [crash for crash in crashes if crash.pid == case.leader]
+    crashes = [crash for crash in case.agent.crashes if crash.kind == kind]
+    own = [crash for crash in crashes if crash.pid == case.samples.leader]
     return (own or crashes)[-1] if crashes else None
 
 
 def crash_of_another(case: CaseFile, number: int) -> Crash | None:
     """The leader only failed because this process of it crashed moments before."""
-    end = case.status.wall if case.status is not None else None
+    end = case.exit.status.wall if case.exit.status is not None else None
     crash = crash_of(case, number)
-    if crash is None or crash.pid == case.leader:
+    if crash is None or crash.pid == case.samples.leader:
         return None
     return crash if end is None or crash.wall is None or 0 <= end - crash.wall + 1 <= _RECENT else None
 
@@ -84,7 +84,9 @@ def _other_version(crash: Crash | None) -> tuple[Remedy, ...]:
 
 def _without_workers(case: CaseFile) -> tuple[Remedy, ...]:
     argument = find_argument(case.argv)
-    if (argument is None and case.loader is not True) or (argument is not None and argument.value == 0):
+    if (argument is None and case.program.loader is not True) or (
+        argument is not None and argument.value == 0
+    ):
         return ()
     title = "no loader workers (num_workers=0): if it then lives, something in it does not bear fork()"
     if argument is None:
@@ -96,7 +98,7 @@ def _without_workers(case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _native_frames(case: CaseFile) -> tuple[Remedy, ...]:
-    if case.status is not None and case.status.core:
+    if case.exit.status is not None and case.exit.status.core:
         title = "it left a core dump: gdb PROGRAM CORE, then bt, shows the native function; the file lies where this says"
         return (Remedy(title, command="cat /proc/sys/kernel/core_pattern"),)
     # of a shell it would be the shell

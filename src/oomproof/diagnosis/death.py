@@ -1,4 +1,4 @@
-"""How the job ended, in one value: its signal, also when a shell only handed its number on."""
+"""How the job ended: its signal, also when a shell only handed its number on, and what was free around it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _FULL_SHARE, _FULL_BYTES = 0.05, 16 * MIB  # one batch of images is larger: the 
 
 def shm_left(case: CaseFile) -> int | None:
     """The least of what was seen free: by the time of the exit the dead job has given its pages back."""
-    return min((free for free in (case.shm_low, case.shm_free) if free is not None), default=None)
+    return min(
+        (free for free in (case.samples.shm_low, case.samples.shm_free) if free is not None), default=None
+    )
 
 
 def shm_full(case: CaseFile) -> bool | None:
-    free, total = shm_left(case), case.shm_total
+    free, total = shm_left(case), case.samples.shm_total
     if free is None or not total:
         return None
     return free <= max(total * _FULL_SHARE, min(_FULL_BYTES, total // 4))
@@ -55,8 +57,8 @@ class Headroom:
 
 
 def headroom_at_end(case: CaseFile) -> Headroom:
-    end = case.status.boottime if case.status else None
-    host, job = case.host, case.job
+    end = case.exit.status.boottime if case.exit.status else None
+    host, job = case.samples.host, case.samples.job
     age = max(0.0, end - host.t) if host and end is not None else None
     taken = _unsampled(case)  # known also where the samples are old: the guard was stopped, or starved
     stale = age is not None and age > _STALE
@@ -65,21 +67,21 @@ def headroom_at_end(case: CaseFile) -> Headroom:
     grown = taken if stale or job is None else max(int(max(0.0, job.rate) * (age or 0.0)), taken)
     lowest = host.available if host.lowest is None else min(host.lowest, host.available)
     left = max(0, lowest - grown)
-    needed = max(int(host.total * _SHARE), case.settings.floor or 0)
+    needed = max(int(host.total * _SHARE), case.limits.settings.floor or 0)
     limit_left = limit_ample = None
     if job is not None and job.headroom is not None:
         limit_left = max(0, job.headroom - grown)
-        limit = case.limit or case.settings.limit
+        limit = case.limits.limit or case.limits.settings.limit
         limit_ample = limit_left > int((limit or job.used + job.headroom) * _SHARE)
     return Headroom(left, left > needed, limit_left, limit_ample, age)
 
 
 def _unsampled(case: CaseFile) -> int:
     """What a job that the kernel killed took after its last sample, which its cgroup's peak still knows."""
-    peak, job = case.at_death.memcg_peak, case.job
+    peak, job = case.limits.at_death.memcg_peak, case.samples.job
     if not case.kernel_killed or peak is None or job is None:
         return 0
-    if peak <= max(job.used, case.sampled_peak or 0) + job.file:
+    if peak <= max(job.used, case.samples.sampled_peak or 0) + job.file:
         return 0  # nothing that the samples did not see
     return peak - job.used - job.file
 
@@ -90,7 +92,7 @@ _EXCLUDES = {"exception": "it was no such Python exception", "nan": "the values 
 def silence(case: CaseFile) -> str:
     """One clause for each kind of handler, to stand at the end of a sentence; empty where there is none."""
     first: dict[str, SilentHandler] = {}
-    for handler in case.silent:
+    for handler in case.program.silent:
         if handler.kind not in first or (handler.sure and not first[handler.kind].sure):
             first[handler.kind] = handler
     return "".join(f"; {_clause(handler)}" for handler in first.values())
@@ -142,7 +144,7 @@ class Death:
 
 def death_of(case: CaseFile) -> Death | None:
     """None when nobody saw the end."""
-    status = case.status
+    status = case.exit.status
     if status is None:
         return None
     if status.signal is not None:

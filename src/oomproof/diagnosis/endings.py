@@ -118,27 +118,27 @@ def _text(path: Path) -> TextCase | None:
 
 
 def _gpu_used(attempt: Attempt) -> str | None:
-    used = [sample.index for sample in last_samples(attempt.recording_file).gpus if sample.job_used]
+    used = [sample.index for sample in last_samples(attempt.recording_file).samples.gpus if sample.job_used]
     return f"gpu {', '.join(map(str, used))}" if used else None
 
 
 def _memory(attempt: Attempt, verdict: Verdict) -> MemoryAtEnd | None:
-    tail = last_samples(attempt.recording_file)
-    if tail.job is None:
+    seen = last_samples(attempt.recording_file).samples
+    if seen.job is None:
         return None
     with attempt.recording().series() as series:
         points = [(row.t, row.use) for row in series.newest(JobRow, _TREND)]
     growing, rate = None, 0.0
     if len(points) >= _POINTS and points[-1][0] - points[0][0] >= _SECONDS:
-        growing = tail.growth is not None
-        rate = tail.growth.bytes_per_second if tail.growth is not None else 0.0
-    available = tail.host.available if tail.host else None
+        growing = seen.growth is not None
+        rate = seen.growth.bytes_per_second if seen.growth is not None else 0.0
+    available = seen.host.available if seen.host else None
     killed = verdict.victim.held if verdict.victim is not None and verdict.kind.kernel_kill else 0
     if (
-        killed > tail.job.used
+        killed > seen.job.used
     ):  # the job lived on without what was killed: its last sample is not of that moment
         return MemoryAtEnd(killed)
-    return MemoryAtEnd(tail.job.used, available, tail.job.headroom, rate, growing)
+    return MemoryAtEnd(seen.job.used, available, seen.job.headroom, rate, growing)
 
 
 def endings_of_texts(paths: Iterable[str]) -> list[Ending]:

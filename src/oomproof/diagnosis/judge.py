@@ -47,7 +47,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 def judge(case: CaseFile) -> Verdict:
     """Over the facts of a run, or over texts that have none behind them."""
-    if case.elsewhere is not None and case.status is None:
+    if case.exit.elsewhere is not None and case.exit.status is None:
         return _verdict(case, [_on_another_host(case)])
     claims = sorted(
         (claim for weigh in all_rules() for claim in weigh(case)), key=lambda claim: -claim.weight
@@ -87,13 +87,13 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         kills=_kills(case),
         missing=case.missing,
         remedies=_merged(claims, best.cause),
-        growth=case.growth if cause_of(best.cause).memory and best.culprit is None else None,
+        growth=case.samples.growth if cause_of(best.cause).memory and best.culprit is None else None,
         culprit=best.culprit,
     )
 
 
 def _corrected_beliefs(case: CaseFile, best: WeightedCause) -> list[Evidence]:
-    names = case.texts.beliefs if case.texts is not None else case.script_beliefs
+    names = case.texts.beliefs if case.texts is not None else case.program.beliefs
     where = "the text" if case.texts is not None else "the script or the kernel's log"
     victim, gpu = best.victim, best.gpu
     held = victim.anon_rss_bytes + (victim.shmem_rss_bytes or 0) if victim and victim.anon_rss_bytes else None
@@ -114,18 +114,18 @@ def _slowed(case: CaseFile, best: WeightedCause) -> str:
 
 def _checkpoint(case: CaseFile, best: WeightedCause) -> str:
     """From where to go on, when the job wrote one: "; resume from out/ckpt.pt at step 40"."""
-    saved = [message.text for message in case.told if message.kind == "saved"]
+    saved = [message.text for message in case.agent.told if message.kind == "saved"]
     if cause_of(best.cause).good:
         return ""
     if not saved:
-        return f"; resume from {case.checkpoint}" if case.checkpoint else ""
+        return f"; resume from {case.agent.checkpoint}" if case.agent.checkpoint else ""
     return f"; resume from {saved[-1].removeprefix('saved ').removesuffix(' at step None')}"
 
 
 def _phase(case: CaseFile) -> str:
     """As the agent marked it; else as the output shows it."""
-    if case.phase in PHASES and case.phase != "unknown":
-        return case.phase
+    if case.agent.phase in PHASES and case.agent.phase != "unknown":
+        return case.agent.phase
     failure = case.output.failure
     told = failure.job.phase if failure is not None else None
     if told is None and case.output.text is not None:
@@ -135,7 +135,7 @@ def _phase(case: CaseFile) -> str:
 
 def _step(case: CaseFile) -> int | None:
     text = case.output.text
-    return case.step if case.step is not None or text is None else text.progress.training_step
+    return case.agent.step if case.agent.step is not None or text is None else text.progress.training_step
 
 
 def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:
@@ -190,9 +190,9 @@ def _kills(case: CaseFile) -> tuple[Kill, ...]:
 
         return kills_in_texts(case.texts)
     offset = None
-    if case.started is not None and case.started_wall is not None:
-        offset = case.started_wall - case.started
-    sure = [kill for kill in case.our_kills if kill.sure]
+    if case.exit.started is not None and case.exit.started_wall is not None:
+        offset = case.exit.started_wall - case.exit.started
+    sure = [kill for kill in case.kernel.our_kills if kill.sure]
     return tuple(_kill(kill, offset) for kill in sorted(sure, key=lambda kill: kill.time))
 
 
@@ -206,9 +206,9 @@ def _on_another_host(case: CaseFile) -> WeightedCause:
         "other-error",
         _NOTHING,
         "possible",
-        f"it is on {case.elsewhere}, not visible from here",
+        f"it is on {case.exit.elsewhere}, not visible from here",
         "another machine that shares this folder started it, and no exit status is written: it may still run there",
-        steps(f"ask there: ssh {case.elsewhere}, then: ", Command(f"oomproof why {case.called}")),
+        steps(f"ask there: ssh {case.exit.elsewhere}, then: ", Command(f"oomproof why {case.called}")),
     )
 
 

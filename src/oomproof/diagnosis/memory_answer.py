@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -16,18 +17,12 @@ from oomproof.diagnosis.advice import (
     command,
     command_line,
     died_loading,
+    held_by_others,
     neighbours,
     smaller_job,
     twin,
     what_is_smaller,
     without_batches,
-)
-from oomproof.diagnosis.change_first import (
-    burst_text,
-    change_first,
-    higher_limit,
-    raise_limit,
-    size_is_unknown,
 )
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Command, Culprit, Remedy, Steps, steps
@@ -38,6 +33,141 @@ from oomproof.units import MIB, format_duration, format_size
 
 if TYPE_CHECKING:  # it brings ast along
     from oomproof.diagnosis.data_copies import Largest
+
+
+STEP = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
+_TO_LEARN = 8  # times the limit, at most: a second try of the same kind then covers any job, and neighbours keep theirs
+_SOON = 60.0  # seconds: growth that fills a step up within them
+_NOBODY_SAW = "how much more it wanted is not known"
+_BURST = 0.2  # of the limit, taken after the last sample: a quarter more may be far from enough
+
+
+def higher_limit(case: CaseFile, limit: int | None) -> int | None:
+    """The next limit to try, or None when the machine had no headroom for it."""
+    if limit is None or case.samples.host is None:
+        return None
+    wanted = int(limit * STEP)
+    return wanted if _most(case) >= wanted else None
+
+
+def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
+    higher = higher_limit(case, limit)
+    if higher is None or limit is None:
+        return ()
+    title = f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had memory available"
+    if size_is_unknown(case, limit):
+        higher = max(higher, min(_TO_LEARN * limit, _most(case)) // MIB * MIB)
+        title = (
+            f"to learn how much it takes, once with a much larger limit: {format_size(limit)} to {as_flag(higher)}, which the "
+            f"machine had available; oomproof runs then shows its peak"
+        )
+    return (
+        Remedy(
+            title,
+            command=command_line(case, f"--limit {as_flag(higher)}"),
+            change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
+        ),
+    )
+
+
+def size_is_unknown(case: CaseFile, limit: int) -> bool:
+    """It burst over its limit, was growing fast when it met it, or a step up was tried before and it died all the same."""
+    return bool(burst_text(case, limit)) or any(before < limit for before in case.limits.died_at)
+
+
+def burst_text(case: CaseFile, limit: int | None) -> tuple[str, ...]:
+    """For the verdict's why; empty where it came to its limit slowly."""
+    if limit is None:
+        return ()
+    job, unseen = case.samples.job, _unseen(case, limit)
+    if unseen >= _BURST * limit:
+        end = case.exit.status.boottime if case.exit.status is not None else None
+        within = f" within {format_duration(max(0.1, end - job.t))}" if job and end is not None else ""
+        return (f"it took the last {format_size(unseen)} of {format_size(limit)}{within}: {_NOBODY_SAW}",)
+    if job is not None and job.rate * _SOON > (STEP - 1) * limit:
+        return (f"it was growing to its last moment: {_NOBODY_SAW}",)
+    return ()
+
+
+def _unseen(case: CaseFile, limit: int) -> int:
+    """What it took up to its limit after the last sample."""
+    return max(0, limit - (case.samples.job.used if case.samples.job is not None else 0))
+
+
+def _most(case: CaseFile) -> int:
+    """What the job could have held on this machine, beside the others and above the margin."""
+    assert case.samples.host is not None
+    return (
+        (case.samples.job.used if case.samples.job is not None else 0)
+        + case.samples.host.available
+        - (case.limits.settings.margin or 0)
+    )
+
+
+# what `oomproof data inspect` reads
+_DATA_FILE = re.compile(
+    r"[^=]+\.(?:npz|npy|csv|tsv|jsonl|ndjson|parquet|arrow|feather|pkl|pickle|joblib|safetensors|gguf)", re.I
+)
+
+
+def change_first(case: CaseFile, limit: int | None) -> Steps:
+    """``limit``: the job's own, where that was full; None: the machine was."""
+    if limit is not None and case.samples.host is None:
+        more = as_flag(int(limit * STEP))
+        return steps(
+            f"see whether the machine has more: oomproof check --need {more}; then ",
+            command(case, f"--limit {more}"),
+        )
+    full = "the machine has no memory for a higher limit: " if limit is not None else ""
+    return steps(
+        full,
+        _after_others(case, limit)
+        or steps(f"{_smaller(case, limit)}; unchanged it ends the same way. Then ", command(case)),
+    )
+
+
+def _after_others(case: CaseFile, limit: int | None) -> Steps | None:
+    """Others held a good part, and without them it fits: it waits for its turn."""
+    host, others = case.samples.host, held_by_others(case)
+    need = int(limit * STEP) if limit is not None else case.held
+    if host is None or not others or need > host.total - (case.limits.settings.margin or 0):
+        return None
+    who = f"others held {format_size(others)}"
+    if case.samples.twin is not None:
+        who = f"the same command ran as pid {case.samples.twin.pid} and held {format_size(case.samples.twin.held)}"
+    flags = [f"--need {as_flag(need)}"] + ([f"--limit {as_flag(need)}"] if limit is not None else [])
+    return steps(f"{who} (oomproof check); this waits for its turn: ", command(case, *flags))
+
+
+def _smaller(case: CaseFile, limit: int | None) -> str:
+    """By what it was given to read, else by what the machine lacks."""
+    if (data := _data_file(case)) is not None:
+        return f"see what loading {data} takes and how to read it for less: oomproof data inspect {shlex.quote(data)}"
+    host, need = case.samples.host, case.held
+    if limit is None and host is not None and case.samples.in_container:
+        return f"load less at a time, or raise the limit around it ({format_size(host.total)}: container --memory, Slurm --mem)"
+    if limit is None and host is not None and need:
+        have = f"{format_size(host.total)} RAM and "
+        have += f"{format_size(host.swap_total)} swap" if host.swap_total else "no swap"
+        return (
+            f"load less at a time, or give the machine swap ({have}): oomproof system --need {as_flag(need)}"
+        )
+    if died_loading(case):
+        return LOAD_LESS
+    if without_batches(case):
+        return "load less at a time: stream or map the data" + (
+            ", fewer processes" if case.program.pool else ""
+        )
+    return f"load less at a time: stream or map the data, {what_is_smaller(case)}"
+
+
+def _data_file(case: CaseFile) -> str | None:
+    """The first data file of the command line: ``train.npz``, ``--data=train.npz``."""
+    words = (
+        word.partition("=")[2] if word.startswith("-") and "=" in word else word for word in case.argv[1:]
+    )
+    return next((word for word in words if _DATA_FILE.fullmatch(word)), None)
+
 
 _GREW = 32 * MIB  # by which another job must have grown to be what filled the machine
 _SHARE = 0.25  # ... and its share of what the machine lost meanwhile
@@ -76,8 +206,8 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
     if other is not None:
         return _about_the_other(case, other)
     beside = (*twin(case), *neighbours(case)) if machine else ()
-    if case.growth is not None:
-        memory = _about_growth(case, case.growth, limit, beside)
+    if case.samples.growth is not None:
+        memory = _about_growth(case, case.samples.growth, limit, beside)
     else:
         memory = _about_size(case, limit, machine, beside)
     copies = _without_copies(case)
@@ -90,7 +220,7 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
 def culprit_of(case: CaseFile) -> OtherJob | None:
     """The other job that filled the machine: the guard found the growth not to be this job's, or it grew by more in
     the same time, and by a good part of what the machine lost."""
-    grown = [job for job in case.others if job.grew >= _GREW]
+    grown = [job for job in case.samples.others if job.grew >= _GREW]
     if not grown:
         return None
     most = max(grown, key=lambda job: job.grew)
@@ -98,14 +228,14 @@ def culprit_of(case: CaseFile) -> OtherJob | None:
     if stop is not None:  # it looked at both, at that very moment
         return most if stop.others_growth else None
     own = most.job_grew
-    if case.growth is not None:  # over a longer time: what it took then was missing as well
-        own = max(own, case.growth.to_bytes - case.growth.from_bytes)
+    if case.samples.growth is not None:  # over a longer time: what it took then was missing as well
+        own = max(own, case.samples.growth.to_bytes - case.samples.growth.from_bytes)
     return most if most.grew > own and most.grew >= _SHARE * (most.taken or 0) else None
 
 
 def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
     who = f"{other.called} (pid {other.pid})"
-    need = as_flag(case.job_peak) if case.job_peak else None
+    need = as_flag(case.samples.job_peak) if case.samples.job_peak else None
     again = command(case, *([f"--need {need}"] if need else []))
     reserved = Remedy("reserve what this job needs, so that runs that start later wait for it", command=again)
     if other.managed:
@@ -169,7 +299,9 @@ def _about_the_run(other: OtherJob, who: str) -> tuple[Remedy, ...]:
 def _about_growth(
     case: CaseFile, growth: Growth, limit: int | None, beside: tuple[Remedy, ...]
 ) -> MemoryAnswer:
-    kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT_NATIVE if case.native else KEPT
+    kept = (
+        KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT_NATIVE if case.program.native else KEPT
+    )
     told = f"it {growth_text(growth)}"
     longer = _only_longer(case, growth, limit)
     where = _KEPT_WHERE.get(growth.phase, "from step to step")
@@ -185,7 +317,7 @@ def _about_growth(
     elif growth.made_at:
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
         following = steps(f"{growth.made_at}; a smaller batch only delays the end. Then ", command(case))
-    elif case.native:
+    elif case.program.native:
         massif = Command(f"valgrind --tool=massif {shlex.join(case.argv)}")
         following = steps("find what it never frees: ", massif, ", with a small input")
     elif growth.not_a_leak:
@@ -216,7 +348,7 @@ def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
     """Most of the growth is theirs: they copy what they inherited, or keep what they read."""
     grew = f"its {growth.workers} workers grew by {format_size(growth.workers_bytes)}: "
     copied = ""
-    if case.censuses:
+    if case.agent.censuses:
         from oomproof.diagnosis.data_copies import copied_by_workers
 
         copied = copied_by_workers(case, growth.workers_bytes // growth.workers)
@@ -233,7 +365,7 @@ def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
 
 def _without_copies(case: CaseFile) -> Remedy | None:
     """For the same data held in several forms, or all predictions of an evaluation."""
-    if not case.censuses:
+    if not case.agent.censuses:
         return None
     from oomproof.diagnosis.data_copies import kept_predictions, worth_changing  # brings ast along
 
@@ -242,7 +374,7 @@ def _without_copies(case: CaseFile) -> Remedy | None:
 
 def _kept_in(case: CaseFile, growth: Growth) -> str:
     """The variable that grew from one census to the next; empty where none is known."""
-    if not case.censuses:
+    if not case.agent.censuses:
         return ""
     from oomproof.diagnosis.data_copies import kept_in
 
@@ -250,7 +382,7 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
 
 
 def _largest(case: CaseFile) -> Largest | None:
-    if not case.censuses:
+    if not case.agent.censuses:
         return None
     from oomproof.diagnosis.data_copies import largest_variable
 
@@ -294,7 +426,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     elif without_batches(case) and smaller and smaller[0] not in (ONE_DATA_COPY, LESS_DATA, IN_CHUNKS):
         following = steps(f"{smaller[0].title}; then ", command(case))
     elif change is not None and change.command is not None:
-        full = limit is not None and case.host is not None
+        full = limit is not None and case.samples.host is not None
         following = steps(
             "the machine has no memory for a higher limit: " if full else "", Command(change.command)
         )
@@ -333,15 +465,17 @@ def _at_limit(case: CaseFile, raised: Remedy) -> str:
 
 def allowed_bytes(case: CaseFile, limit: int | None, machine: bool) -> int | None:
     """What the job may hold."""
-    if machine and case.host is not None and case.job is not None:
-        return max(0, case.job.used + case.host.available - (case.settings.margin or 0))
+    if machine and case.samples.host is not None and case.samples.job is not None:
+        return max(
+            0, case.samples.job.used + case.samples.host.available - (case.limits.settings.margin or 0)
+        )
     return int(limit * _USABLE) if limit is not None else None
 
 
 def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None:
     """The argument to change first: the workers where they hold a good part, else the batch."""
     typed = [remedy for remedy in remedies if remedy.command is not None]
-    held = case.job.used if case.job is not None else 0
+    held = case.samples.job.used if case.samples.job is not None else 0
     large = [remedy for remedy in typed if held and (remedy.saves_bytes or 0) >= _WORTH * held]
     return next(iter(large), typed[-1] if typed else None)
 
@@ -355,16 +489,16 @@ def _named(case: CaseFile, remedy: Remedy | None, batch: bool) -> str:
 
 def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:
     """A limit that was raised, and it died all the same."""
-    lower = [format_size(before) for before in case.died_at if limit is not None and before < limit]
+    lower = [format_size(before) for before in case.limits.died_at if limit is not None and before < limit]
     return (f"the same command also died at {' and '.join(lower[-2:])}",) if lower else ()
 
 
 def _process_told(case: CaseFile) -> tuple[str, ...]:
     """Which process of the job grew at the end; of a job that is one process, its own figures say it."""
-    if not case.grown:
+    if not case.samples.grown:
         return ()
-    most = case.grown[0]
-    if set(case.processes) == {most.pid}:
+    most = case.samples.grown[0]
+    if set(case.samples.processes) == {most.pid}:
         return ()
     what = ", worker" if most.role == "worker" else ""
     sizes = f"from {format_size(most.before)} to {format_size(most.after)}"

@@ -27,7 +27,7 @@ def output_claims(case: CaseFile) -> list[WeightedCause]:
         return []
     from oomproof.diagnosis.text_claims import claims_of_texts
 
-    known = case.phase if case.phase in PHASES and case.phase != "unknown" else None
+    known = case.agent.phase if case.agent.phase in PHASES and case.agent.phase != "unknown" else None
     if known == "load" and not died_loading(case):
         known = None  # nobody saw its batches
     claims = claims_of_texts(_of_this_job(case, case.output.text), known)
@@ -45,7 +45,7 @@ def _is_shells_word(case: CaseFile) -> bool:
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
     """A job may print the machine's log: kills and faults of other processes are not its own end."""
     text = replace(text, system=tuple(finding for finding in text.system if _may_be_ours(case, finding)))
-    if case.step is not None and case.step != text.progress.step:
+    if case.agent.step is not None and case.agent.step != text.progress.step:
         # what is printed every tenth step lags behind the agent's record of the same loop
         text = replace(text, progress=replace(text.progress, step=None))
     return text
@@ -58,4 +58,4 @@ def _may_be_ours(case: CaseFile, finding: Finding) -> bool:
     pid = finding.victim.pid if finding.victim is not None else None
     if pid is None or not (cause.kernel_kill or cause.kernel_fault):
         return True
-    return pid == case.leader or pid in case.processes
+    return pid == case.samples.leader or pid in case.samples.processes

@@ -1,4 +1,4 @@
-"""A program whose runtime has a memory limit of its own (node, Java), and filled that: the argument with its new value. Pure."""
+"""Programs with a limit of their own: a heap limit (node, Java) or a limit of address space (ulimit -v). Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oomproof.units import GIB, MIB, format_size
 
 def with_limit(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     """The same where no such limit stood, or one that the machine's own memory is below."""
-    limit, host = case.address_space, case.host
+    limit, host = case.limits.address_space, case.samples.host
     if limit is None or (host is not None and limit >= host.total + host.swap_total):
         return claim
     free = (
@@ -68,13 +68,17 @@ def with_larger_heap(claim: WeightedCause, case: CaseFile) -> WeightedCause:
     heap = _heap(case.argv, claim.headline)
     if heap is None:
         return replace(claim, remedies=())
-    ceiling = case.settings.limit or (case.host.total if case.host is not None else None)
+    ceiling = case.limits.settings.limit or (
+        case.samples.host.total if case.samples.host is not None else None
+    )
     most = int(ceiling * _SHARE) if ceiling else None
-    old = heap.size or (_DEFAULT if heap.program == "node" else (case.host.total // 4 if case.host else 0))
+    old = heap.size or (
+        _DEFAULT if heap.program == "node" else (case.samples.host.total // 4 if case.samples.host else 0)
+    )
     new = min(_TIMES * old, most) if most is not None else _TIMES * old
     if (heap.size is not None and heap.size >= new) or not new:
         whole = f"its heap may already take {format_size(old)}"
-        limit = f" of the run's limit of {format_size(ceiling)}" if case.settings.limit else ""
+        limit = f" of the run's limit of {format_size(ceiling)}" if case.limits.settings.limit else ""
         return replace(claim, next=f"{whole}{limit}: raise both, or hold less at a time", remedies=())
     before = heap.typed(heap.size) if heap.size is not None else None
     after = heap.typed(new)

@@ -33,20 +33,22 @@ def worker_figures(case: CaseFile, held: int | None) -> WorkerFigures:
 
 def _sampled(case: CaseFile, held: int | None) -> WorkerFigures:
     """Of workers that were seen before they had filled, nobody knows: what was seen of all processes is then far from what the job held."""
-    newest = max((process.last for process in case.processes.values()), default=0.0)
-    alive = [process for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE]
+    newest = max((process.last for process in case.samples.processes.values()), default=0.0)
+    alive = [process for process in case.samples.processes.values() if process.last >= newest - _SAME_SAMPLE]
     workers = [process for process in alive if process.role == "worker"]
     shares = [worker.share for worker in workers if worker.share is not None]
     each = sum(shares) // len(shares) if shares and len(shares) == len(workers) else 0
     seen = sum(process.used for process in alive)
     known = held is None or seen >= _SEEN * held
-    return WorkerFigures(len(workers), each if known else 0, case.job.used if case.job is not None else None)
+    return WorkerFigures(
+        len(workers), each if known else 0, case.samples.job.used if case.samples.job is not None else None
+    )
 
 
 def _of_kernel(case: CaseFile) -> WorkerFigures | None:
     """By the reports of the last shortage: the kernel takes workers one by one. Its first list shows all of them, a later one how large they
     became."""
-    kills = [kill for kill in case.our_kills if kill.sure]
+    kills = [kill for kill in case.kernel.our_kills if kill.sure]
     last = max((kill.time for kill in kills), default=0.0)
     jobs = [kill.job for kill in kills if kill.job is not None and last - kill.time <= _SAME_SHORTAGE]
     first = max(jobs, key=lambda job: job.workers, default=None)

@@ -27,10 +27,10 @@ _ENDING = (REQUEST, TERM, KILL)
 
 
 def _stop(case: CaseFile, by: str) -> Action | None:
-    status = case.status
+    status = case.exit.status
     if status is None or status.boottime is None:
         return None
-    grace = case.settings.grace or 0.0
+    grace = case.limits.settings.grace or 0.0
     withdrawn = False
     found: list[Action] = []
     for action in reversed(case.actions):
@@ -79,8 +79,8 @@ def user_stop(case: CaseFile) -> Action | None:
 
 def passed_on(case: CaseFile, name: str) -> bool:
     """Whether `oomproof run` itself was sent this signal near the end: it hands them to the job."""
-    end = case.status.boottime if case.status is not None else None
-    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    end = case.exit.status.boottime if case.exit.status is not None else None
+    window = _SIGNAL_WINDOW + (case.limits.settings.grace or 0.0)
     return any(
         action.action == SIGNAL
         and action.why == name
@@ -91,8 +91,8 @@ def passed_on(case: CaseFile, name: str) -> bool:
 
 def interrupted(case: CaseFile) -> bool:
     """Whether somebody pressed Ctrl-C near the end: `oomproof run` hands it to the job."""
-    end = case.status.boottime if case.status is not None else None
-    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    end = case.exit.status.boottime if case.exit.status is not None else None
+    window = _SIGNAL_WINDOW + (case.limits.settings.grace or 0.0)
     return any(
         action.action == INTERRUPT and (end is None or end - window <= action.boottime <= end)
         for action in case.actions
@@ -106,13 +106,13 @@ def output_lost(case: CaseFile) -> Action | None:
 
 def output_lost_before(case: CaseFile) -> Action | None:
     """The same for a job that failed later without a word: many a program meets a closed pipe so, and many another end."""
-    failed = case.status is not None and case.status.code not in (None, 0)
+    failed = case.exit.status is not None and case.exit.status.code not in (None, 0)
     return _closed(case) if failed and case.output.failure is None and not case.kernel_killed else None
 
 
 def _closed(case: CaseFile) -> Action | None:
-    end = case.status.boottime if case.status is not None else None
-    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    end = case.exit.status.boottime if case.exit.status is not None else None
+    window = _SIGNAL_WINDOW + (case.limits.settings.grace or 0.0)
     for action in reversed(case.actions):
         reader_gone = action.action == SIGNAL and action.why == "SIGPIPE"
         if (reader_gone or action.action == OUTPUT_LOST) and (end is None or end - window <= action.boottime):
@@ -122,7 +122,7 @@ def _closed(case: CaseFile) -> Action | None:
 
 def _met_a_closed_pipe(case: CaseFile) -> bool:
     """By its signal, also as a shell hands it on, or by its own words."""
-    status, failure = case.status, case.output.failure
+    status, failure = case.exit.status, case.output.failure
     if status is None or case.kernel_killed:
         return False
     if status.signal == signal.SIGPIPE or status.code == 128 + signal.SIGPIPE:
@@ -147,7 +147,7 @@ def ended_by_us(case: CaseFile) -> bool:
 
 
 def _exited_cleanly(case: CaseFile) -> bool:
-    return case.status is not None and case.status.code == 0
+    return case.exit.status is not None and case.exit.status.code == 0
 
 
 def paused(case: CaseFile) -> tuple[float, bool]:
@@ -182,8 +182,8 @@ _LOST_WORKER = re.compile(
 
 def told(case: CaseFile) -> str | None:
     """What the job's own process found when its loader failed, in PyTorch's words; None when no worker was lost."""
-    end = case.status.boottime if case.status else None
-    messages = [message for message in case.told if message.kind == "worker-lost"]
+    end = case.exit.status.boottime if case.exit.status else None
+    messages = [message for message in case.agent.told if message.kind == "worker-lost"]
     if not messages or (end is not None and end - messages[-1].t > _RECENT):
         return None
     return messages[0].text
@@ -192,7 +192,7 @@ def told(case: CaseFile) -> str | None:
 def hung_after_kill(case: CaseFile) -> bool:
     """A person ended a job that made no step since the kernel had killed one of its processes: what waits for that
     one (multiprocessing.Pool) waits for ever."""
-    status = case.status
+    status = case.exit.status
     if not case.may_be_kernel_killed or status is None:
         return False
     if guard_stop(case) is not None or user_stop(case) is not None:
@@ -201,8 +201,8 @@ def hung_after_kill(case: CaseFile) -> bool:
     interrupted = failure is not None and failure.cause == "interrupted"
     if status.signal not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and not interrupted:
         return False
-    last_kill = case.our_kills[-1].time if case.our_kills else None
-    return last_kill is None or case.step_time is None or case.step_time <= last_kill
+    last_kill = case.kernel.our_kills[-1].time if case.kernel.our_kills else None
+    return last_kill is None or case.agent.step_time is None or case.agent.step_time <= last_kill
 
 
 def explains_the_end(case: CaseFile) -> bool:
@@ -212,12 +212,12 @@ def explains_the_end(case: CaseFile) -> bool:
         return False
     if hung_after_kill(case):
         return True
-    end = case.status.boottime if case.status else None
-    if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
+    end = case.exit.status.boottime if case.exit.status else None
+    if case.kernel.our_kills and end is not None and end - case.kernel.our_kills[-1].time > _RECENT:
         return False
     failure = case.output.failure
     if failure is None or cause_of(failure.cause).lost_process:
         return True
-    if any(kill.pid in failure.pids for kill in case.our_kills):
+    if any(kill.pid in failure.pids for kill in case.kernel.our_kills):
         return True
     return _LOST_WORKER.search(failure.text) is not None

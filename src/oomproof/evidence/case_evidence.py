@@ -47,14 +47,14 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_silence(case),
             *_boots(case),
         )
-    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom, case.host_owners))
+    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.agent.gpu_oom, case.agent.host_owners))
 
 
 _Item = tuple[str, str, float | None, str, str]
 
 
 def _exit(case: CaseFile) -> Iterator[_Item]:
-    status = case.status
+    status = case.exit.status
     if status is None:
         return
     if status.signal is not None:
@@ -67,7 +67,7 @@ def _exit(case: CaseFile) -> Iterator[_Item]:
 
 
 def _counters(case: CaseFile) -> Iterator[_Item]:
-    end = case.status.boottime if case.status else None
+    end = case.exit.status.boottime if case.exit.status else None
     told = (
         ("memcg_oom_kill", "the job's cgroup", "processes of the job killed by the kernel for memory"),
         ("memcg_oom", "the job's cgroup", "times the job's own limit could not be enforced"),
@@ -76,19 +76,19 @@ def _counters(case: CaseFile) -> Iterator[_Item]:
         ("oomd_kill", "the cgroup's xattr", "processes of the job killed by systemd-oomd"),
     )
     for name, source, says in told:
-        before, after = getattr(case.at_start, name), getattr(case.at_death, name)
+        before, after = getattr(case.limits.at_start, name), getattr(case.limits.at_death, name)
         if after is not None:
             start = "?" if before is None else before
             yield f"counter.{name}", source, end, f"{name}: {start} at start, {after} at death", says
 
 
 def _samples(case: CaseFile) -> Iterator[_Item]:
-    end = case.status.boottime if case.status else None
+    end = case.exit.status.boottime if case.exit.status else None
 
     def age(t: float) -> str:
         return f", {max(0.0, end - t):.1f} s before the end" if end is not None else ""
 
-    if (host := case.host) is not None:
+    if (host := case.samples.host) is not None:
         text = f"{format_size(host.available)} of {format_size(host.total)} available"
         if host.swap_total:
             text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
@@ -101,30 +101,34 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
             text + age(host.t),
             "the machine's available memory at the last sample",
         )
-    if (job := case.job) is not None:
+    if (job := case.samples.job) is not None:
         text = f"the job held {format_size(job.used)}"
         if job.processes:  # 0: it ended before the sampler had counted them
             text += f" in {job.processes} process" + ("es" if job.processes > 1 else "")
         if job.headroom is not None:
             text += f", {format_size(job.headroom)} below its limit{_also_charged(case, job)}"
         yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
-    if case.job_peak:
-        text = f"the job held at most {format_size(case.job_peak)}"
+    if case.samples.job_peak:
+        text = f"the job held at most {format_size(case.samples.job_peak)}"
         yield (
             "sample.peak",
-            SOURCES[case.peak_source],
+            SOURCES[case.samples.peak_source],
             None,
             text,
             "its peak in the whole run, without page cache",
         )
-    if case.shm_total:
-        free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
-        text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
+    if case.samples.shm_total:
+        free = (
+            case.samples.shm_free
+            if case.samples.shm_low is None
+            else min(case.samples.shm_low, case.samples.shm_free or case.samples.shm_low)
+        )
+        text = f"/dev/shm: {format_size(free)} of {format_size(case.samples.shm_total)} free"
         yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
-    if case.address_space is not None:
-        text = f"the job's address space was limited to {format_size(case.address_space)} (ulimit -v)"
+    if case.limits.address_space is not None:
+        text = f"the job's address space was limited to {format_size(case.limits.address_space)} (ulimit -v)"
         yield "ulimit", "run.json", None, text, "an allocation beyond it is refused, whatever is free"
-    if (growth := case.growth) is not None:
+    if (growth := case.samples.growth) is not None:
         sizes = f"{format_size(growth.from_bytes)} to {format_size(growth.to_bytes)}"
         text = f"from {sizes}: {growth_text(growth)}"
         yield "sample.growth", "recording", end, text, "growth that continued to the end: not size alone"
@@ -132,12 +136,12 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
             yield "agent.trace", "agent", None, growth.made_at, "the line that allocated what stayed"
         if growth.not_a_leak:
             yield "agent.trim", "agent", None, growth.not_a_leak, "freed memory that the C library kept"
-    for index, process in enumerate(case.grown[:3], 1):
+    for index, process in enumerate(case.samples.grown[:3], 1):
         what = ", worker" if process.role == "worker" else ""
         sizes = f"from {format_size(process.before)} to {format_size(process.after)}"
         text = f"{process.name} (pid {process.pid}{what}) grew {sizes} in {process.seconds:.0f} s"
         yield f"sample.process.{index}", "recording", end, text, "a process of the job that grew at the end"
-    for index, other in enumerate(case.others[:3], 1):
+    for index, other in enumerate(case.samples.others[:3], 1):
         yield (
             f"other.{index}",
             "recording",
@@ -145,17 +149,19 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
             other_text(other),
             "a run of oomproof beside this one" if other.managed else "an unmanaged job beside this one",
         )
-    if case.twin is not None:
-        text = f"pid {case.twin.pid} ran the same command and held {format_size(case.twin.held)}"
+    if case.samples.twin is not None:
+        text = (
+            f"pid {case.samples.twin.pid} ran the same command and held {format_size(case.samples.twin.held)}"
+        )
         yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
-    for gpu in case.gpus:
+    for gpu in case.samples.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
         yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
 
 
 def _also_charged(case: CaseFile, job: JobSample) -> str:
     """What the kernel counts beside what the job held, so that the figures add up to the limit."""
-    limit = case.limit if case.limit is not None else case.settings.limit
+    limit = case.limits.limit if case.limits.limit is not None else case.limits.settings.limit
     if limit is None or job.headroom is None:
         return ""
     rest = limit - job.headroom - (job.used - job.swap)
@@ -208,11 +214,11 @@ def _own_actions(case: CaseFile) -> Iterator[_Item]:
 
 
 def _kernel(case: CaseFile) -> Iterator[_Item]:
-    for index, kill in enumerate(case.our_kills[-_MOST:], 1):
+    for index, kill in enumerate(case.kernel.our_kills[-_MOST:], 1):
         whose = f" (limit of {kill.oom_memcg})" if kill.oom_memcg else ""
         says = f"the kernel killed pid {kill.pid} ({kill.name}) of this job for memory{whose}"
         yield f"kernel.kill.{index}", "kernel log", kill.time, kill.text, says
-    for index, fault in enumerate(case.our_faults[-_MOST:], 1):
+    for index, fault in enumerate(case.kernel.our_faults[-_MOST:], 1):
         yield (
             f"kernel.fault.{index}",
             "kernel log",
@@ -239,10 +245,10 @@ def _output(case: CaseFile) -> Iterator[_Item]:
 
 
 def _silence(case: CaseFile) -> Iterator[_Item]:
-    if case.openmp is not None:
+    if case.agent.openmp is not None:
         says = "two OpenMP runtimes in one process: a known reason for crashes in native code"
-        yield "openmp", "recording", None, case.openmp, says
-    for index, handler in enumerate(case.silent[:_MOST], 1):
+        yield "openmp", "recording", None, case.agent.openmp, says
+    for index, handler in enumerate(case.program.silent[:_MOST], 1):
         says = "this message of the script's own never appeared in its output"
         where = f"{handler.file}:{handler.line}"
         yield f"handler.{index}", where, None, f"{handler.catches} prints «{handler.text}»", says
@@ -254,28 +260,30 @@ def _tells(finding: Finding) -> bool:
 
 def _agent(case: CaseFile) -> Iterator[_Item]:
     """What the job's own Python told."""
-    if case.phase != "unknown" or case.step is not None:
-        step = f", step {case.step}" if case.step is not None else ""
-        text = f"phase {case.phase}{step}"
-        end = case.status.boottime if case.status else None
-        if case.step_time is not None and end is not None:
-            text += f", {max(0.0, end - case.step_time):.1f} s before the end"
-        if case.step_location:
-            text += f"; steps are made at {case.step_location}"
-        yield "agent.position", "agent", case.step_time, text, "where the job stood"
-    for index, crash in enumerate(case.crashes[-_MOST:], 1):
+    if case.agent.phase != "unknown" or case.agent.step is not None:
+        step = f", step {case.agent.step}" if case.agent.step is not None else ""
+        text = f"phase {case.agent.phase}{step}"
+        end = case.exit.status.boottime if case.exit.status else None
+        if case.agent.step_time is not None and end is not None:
+            text += f", {max(0.0, end - case.agent.step_time):.1f} s before the end"
+        if case.agent.step_location:
+            text += f"; steps are made at {case.agent.step_location}"
+        yield "agent.position", "agent", case.agent.step_time, text, "where the job stood"
+    for index, crash in enumerate(case.agent.crashes[-_MOST:], 1):
         text = f"{crash.kind} in pid {crash.pid}: {crash.where}"
         yield f"agent.crash.{index}", "faulthandler", None, text, "the Python line that was running"
-    if case.censuses:
-        last, end = case.censuses[-1], case.status.boottime if case.status else None
+    if case.agent.censuses:
+        last, end = case.agent.censuses[-1], case.exit.status.boottime if case.exit.status else None
         age = f", {max(0.0, end - last.t):.1f} s before the end" if end is not None else ""
         from oomproof.recording.census_record import summary
 
-        text = summary(list(case.censuses))
+        text = summary(list(case.agent.censuses))
         yield "agent.census", "agent", last.t, text, f"what the job's variables held{age}"
     for kind, says in _TOLD.items():
         source, most = (_SEEN[kind], 1) if kind in _SEEN else ("agent", 2)
-        for index, told in enumerate([message for message in case.told if message.kind == kind][-most:], 1):
+        for index, told in enumerate(
+            [message for message in case.agent.told if message.kind == kind][-most:], 1
+        ):
             yield (
                 f"{'sample' if kind in _SEEN else 'agent'}.{kind}.{index}",
                 source,
@@ -299,12 +307,12 @@ _SEEN = {"mappings": "/proc", "page-cache": "the kernel's counters"}  # from out
 
 def _boots(case: CaseFile) -> Iterator[_Item]:
     if case.rebooted:
-        text = f"boot id {case.run_boot_id} then, {case.boot_id} now"
+        text = f"boot id {case.exit.run_boot_id} then, {case.exit.boot_id} now"
         yield "boot", "boot id", None, text, "the machine has been restarted since"
-    if case.shutdown_wall is not None:
+    if case.exit.shutdown_wall is not None:
         yield "wtmp.shutdown", "wtmp", None, "a shutdown was recorded", "the machine went down in order"
-    elif case.next_boot_wall is not None and case.boots_recorded:
+    elif case.exit.next_boot_wall is not None and case.exit.boots_recorded:
         yield "wtmp.boot", "wtmp", None, "the next boot has no shutdown before it", "no orderly shutdown"
-    if case.going_down:
+    if case.exit.going_down:
         says = "the machine was being shut down in order"
         yield "shutdown", "systemd", None, "systemd was stopping the machine when the job ended", says

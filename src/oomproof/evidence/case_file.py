@@ -304,16 +304,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class CaseFile:
-    """One attempt as it was found, or texts without one. Any part may be missing; the rules say what they can."""
-
-    run: str | None = None
-    name: str | None = None  # given by the user
-    attempt: int | None = None
-    retried: bool = False  # others may follow
-    argv: tuple[str, ...] = ()
-    native: bool = False  # a compiled program that ran nothing but itself: no Python
-    folder: str = ""
+class Exit:
+    """How it was started, how it ended, and what became of its machine."""
 
     status: ExitStatus | None = None  # None: no exit.json, nobody saw the end
     started: float | None = None  # CLOCK_BOOTTIME of the start
@@ -322,77 +314,122 @@ class CaseFile:
     unguarded: bool = False  # it runs, and its guard does not
     waits: bool = False  # it was not started yet
     waits_for: tuple[str, ...] = ()  # in its front's words
+    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     run_boot_id: str | None = None
     boot_id: str | None = None  # of the machine now
     elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
+    shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
+    next_boot_wall: float | None = None
+    boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
+    going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What it was given: its settings, the limits around it, and the kernel's counters of them."""
 
     settings: Settings = Settings()
-    died_at: tuple[int, ...] = ()  # limits at which earlier runs of this command died for memory
     flags: tuple[tuple[str, str], ...] = ()  # (--flag, value) as typed
+    died_at: tuple[int, ...] = ()  # limits at which earlier runs of this command died for memory
     backend: str | None = None
     limit: int | None = None  # the cap the backend enforces, which may differ from what was asked
     cgroups: tuple[str, ...] = ()  # the job's own, as paths below the mount
     started_in: str | None = None  # where it has none of its own: the memory cgroup it was started in
-
+    address_space: int | None = None  # its ulimit -v
     at_start: Counters = Counters()
     at_death: Counters = Counters()
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What was measured from outside."""
+
     host: HostSample | None = None
     in_container: bool = False  # what ``host`` tells of is a cgroup above the run, smaller than the machine
     job: JobSample | None = None
     job_peak: int | None = None  # what it held at most, as ``recording/run_peak.py`` has it for everybody
     peak_source: str = "samples"
     sampled_peak: int | None = None  # the highest row of the recording
-    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
-    gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
-    host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
     spill: int = 0  # bytes of host memory that --spill had pinned
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
-    phase: str = "unknown"
-    step: int | None = None
-    step_location: str = ""  # the user's line that made it
-    loading_call: bool = False  # no step yet, and inside from_pretrained(), torch.load() or the like
-    step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
     growth: Growth | None = None  # None: it levelled off, or it is not known
     grown: tuple[ProcessGrowth, ...] = ()  # its processes that grew in the last minute, most first
     others: tuple[OtherJob, ...] = ()  # the largest jobs beside it, largest first
     twin: Twin | None = None  # alive right after the end
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    complete: bool = False  # it was readable, and its silence about our processes means something
+    our_kills: tuple[KernelKill, ...] = ()
+    other_kills: tuple[KernelKill, ...] = ()
+    our_faults: tuple[KernelFault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFacts:
+    """What was seen from inside the job, by the agent in its Python."""
+
+    seen: bool = False  # some process of the job was a Python that our agent was in
+    phase: str = "unknown"
+    step: int | None = None
+    step_location: str = ""  # the user's line that made it
+    loading_call: bool = False  # no step yet, and inside from_pretrained(), torch.load() or the like
+    step_time: float | None = None  # when that step was made, or the phase entered
     openmp: str | None = None  # two OpenMP runtimes in one process
-    agent_seen: bool = False  # some process of the job was a Python that our agent was in
-    address_space: int | None = None  # its ulimit -v
-    environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
-    silent: tuple[SilentHandler, ...] = ()
-    # its source names no loader and no trainer: where its loading ends, nothing tells
+    crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
+    told: tuple[AgentMessage, ...] = ()
+    censuses: tuple[Census, ...] = ()  # what its variables held: of one process, oldest first
+    gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
+    host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
+    # the newest whole one that it wrote, where the agent told of none; as one types it in the job's folder
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What its source tells."""
+
+    native: bool = False  # a compiled program that ran nothing but itself: no Python
+    # it names no loader and no trainer: where its loading ends, nothing tells
     own_batches: bool = False
     loader: bool | None = None  # it has a data loader, by its source or its processes; None: not known
     no_batches: bool = False  # ... and neither they nor its arguments speak of a batch
     pool: str = ""  # what starts processes in its source, without a loader: Pool, ProcessPoolExecutor
     pool_size: int = 0  # as written there; 0: not as a number
-    script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
+    beliefs: frozenset[str] = frozenset()  # supposed cures that it holds
+    silent: tuple[SilentHandler, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """One attempt as it was found, or texts without one. Any part may be missing; the rules say what they can."""
+
+    run: str | None = None
+    name: str | None = None  # given by the user
+    attempt: int | None = None
+    retried: bool = False  # others may follow
+    argv: tuple[str, ...] = ()
+    folder: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
+
+    exit: Exit = Exit()
+    limits: Limits = Limits()
+    samples: Samples = Samples()
+    kernel: KernelLog = KernelLog()
+    agent: AgentFacts = AgentFacts()
+    program: Program = Program()
+    output: Output = Output()
 
     actions: tuple[Action, ...] = ()
     # whether the job acted on a request to stop
     stop_answer: Literal["heard", "may", "none", "unknown"] = "unknown"
     keeper_events: tuple[KeeperEvent, ...] = ()
-    output: Output = Output()
-    crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
-    told: tuple[AgentMessage, ...] = ()  # by the agent inside the job
-    censuses: tuple[Census, ...] = ()  # what its variables held: of one process, oldest first
-
-    kernel_complete: bool = False  # it was readable, and its silence about our processes means something
-    our_kills: tuple[KernelKill, ...] = ()
-    other_kills: tuple[KernelKill, ...] = ()
-    our_faults: tuple[KernelFault, ...] = ()
-
-    shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
-    next_boot_wall: float | None = None
-    boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
-    checkpoint: str = ""  # the newest whole one that it wrote, where the agent told of none; as one types it in the job's folder
-    going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
 
     # what a person gave to be read: logs of a job that need not be a run of ours
     texts: TextCase | None = None
@@ -409,58 +446,70 @@ class CaseFile:
     @property
     def held(self) -> int:
         """What the job held at most; 0 where nothing tells."""
-        return self.job_peak or (self.job.used if self.job is not None else 0)
+        return self.samples.job_peak or (self.samples.job.used if self.samples.job is not None else 0)
 
     @property
     def moved(self) -> Counters:
-        return self.at_death.since(self.at_start)
+        return self.limits.at_death.since(self.limits.at_start)
 
     @property
     def kernel_killed(self) -> bool:
         """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
-        return any(kill.sure for kill in self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+        return any(kill.sure for kill in self.kernel.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
 
     @property
     def may_be_kernel_killed(self) -> bool:
         """The same, or a process like ours."""
-        return bool(self.our_kills) or self.kernel_killed
+        return bool(self.kernel.our_kills) or self.kernel_killed
 
     @property
     def kills_beside(self) -> tuple[KernelKill, ...]:
         """Kills of others around the end, which tell that memory was short then; those of another day tell nothing."""
         end = self.last_sign
-        return tuple(kill for kill in self.other_kills if end is not None and abs(end - kill.time) <= _BESIDE)
+        return tuple(
+            kill for kill in self.kernel.other_kills if end is not None and abs(end - kill.time) <= _BESIDE
+        )
 
     @property
     def rebooted(self) -> bool:
-        if self.elsewhere is not None:  # another machine's boot id says nothing about a reboot
+        if self.exit.elsewhere is not None:  # another machine's boot id says nothing about a reboot
             return False
-        return self.run_boot_id is not None and self.boot_id is not None and self.run_boot_id != self.boot_id
+        return (
+            self.exit.run_boot_id is not None
+            and self.exit.boot_id is not None
+            and self.exit.run_boot_id != self.exit.boot_id
+        )
 
     @property
     def last_sign(self) -> float | None:
         """The last moment anything was written down, CLOCK_BOOTTIME of the run's boot."""
-        times = [self.host.t if self.host else None, self.job.t if self.job else None, self.started]
-        if self.status is not None:
-            times.append(self.status.boottime)
+        times = [
+            self.samples.host.t if self.samples.host else None,
+            self.samples.job.t if self.samples.job else None,
+            self.exit.started,
+        ]
+        if self.exit.status is not None:
+            times.append(self.exit.status.boottime)
         known = [moment for moment in times if moment is not None]
         return max(known, default=None)
 
     @property
     def last_sign_wall(self) -> float | None:
-        if self.last_sign is None or self.started is None or self.started_wall is None:
-            return self.started_wall
-        return self.started_wall + max(0.0, self.last_sign - self.started)
+        if self.last_sign is None or self.exit.started is None or self.exit.started_wall is None:
+            return self.exit.started_wall
+        return self.exit.started_wall + max(0.0, self.last_sign - self.exit.started)
 
     @property
     def slowed(self) -> str:
         """That it was slow for lack of page cache, as it was told last; empty where it was not."""
-        return next((message.text for message in reversed(self.told) if message.kind == "page-cache"), "")
+        return next(
+            (message.text for message in reversed(self.agent.told) if message.kind == "page-cache"), ""
+        )
 
     @property
     def lost_programs(self) -> list[str]:
         """Programs inside the job that died of memory, oldest first."""
-        return [message.text for message in self.told if message.kind == "program-lost"]
+        return [message.text for message in self.agent.told if message.kind == "program-lost"]
 
     def evidence_from(self, *prefixes: str) -> tuple[str, ...]:
         """Ids of the evidence whose id starts with one of these, in order."""

@@ -1,15 +1,17 @@
-"""Which of the kernel's victims were processes of this job."""
+"""The kernel's log of a run: which of its victims and faults were processes of this job."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Mapping
 
 from oomproof.causes import cause_of
-from oomproof.evidence.case_file import CaseFile, KernelFault, KernelKill, ProcessSeen
+from oomproof.evidence.case_file import CaseFile, KernelFault, KernelKill, KernelLog, Missing, ProcessSeen
 from oomproof.evidence.texts.finding import Finding
+from oomproof.machine import kernel_log
 from oomproof.machine.kernel_log import drift
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 
 _SURE = 0.9  # below, no line said why it was killed, only that it was
 
@@ -118,7 +120,13 @@ class JobProcesses:
             comparable = True  # no namespaces in this kernel
         flat = case.moved.memcg_oom_kill == 0
         return cls(
-            case.leader, case.started or 0.0, case.processes, case.cgroups, flat, comparable, case.started_in
+            case.samples.leader,
+            case.exit.started or 0.0,
+            case.samples.processes,
+            case.limits.cgroups,
+            flat,
+            comparable,
+            case.limits.started_in,
         )
 
     def owns(self, pid: int, when: float) -> bool:
@@ -157,3 +165,52 @@ class JobProcesses:
         # may have had a cgroup of the same name: its kill stands before our start, and not in our counter.
         in_time = kill.time >= self.started - _STARTING and not self.own_counter_flat
         return in_time and same_or_below(kill.task_memcg, self.cgroups)
+
+
+def kernel_facts(
+    case: CaseFile, started: float, proc: str, kmsg: str, journalctl: str, suspended: float | None
+) -> tuple[KernelLog, list[Missing]]:
+    """What the kernel's log says of this run. ``suspended``: what the log's clock lacks."""
+    # after a reboot the ring is another boot's; only a kept journal still has the lines
+    boot = case.exit.run_boot_id.replace("-", "") if case.rebooted and case.exit.run_boot_id else None
+    log = kernel_log.read(started, kmsg=kmsg, journalctl=journalctl, boot=boot, offset=suspended)
+    if log.reason is not None:
+        return KernelLog(), [Missing(log.source, log.reason, log.how_to_grant)]
+    missing = []
+    if log.overwritten:
+        missing.append(
+            Missing(
+                log.source, "its oldest lines were overwritten during the run", "boot with log_buf_len=4M"
+            )
+        )
+    ours = JobProcesses.of(case, proc)
+    if not ours.pids_comparable:
+        missing.append(
+            Missing(
+                "pids in the kernel log",
+                "in a container the kernel counts pids differently: only the cgroup's name can be matched",
+                "run oomproof on the host, or with --pid=host",
+            )
+        )
+    end = case.exit.status.boottime if case.exit.status is not None else None
+    until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
+    kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)
+    if case.moved.vmstat_oom_kill == 0:
+        # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
+        kills = ()
+    owned = [kill for kill in kills if ours.owns_kill(kill)]
+    # the kill of a job that was killed itself would stand there under its own number
+    killed = case.exit.status is not None and case.exit.status.signal == signal.SIGKILL
+    owned += [
+        replace(kill, sure=False)
+        for kill in kills
+        if kill not in owned and not killed and ours.may_own(kill, case.last_sign)
+    ]
+    pids = {kill.pid for kill in owned}
+    kernel = KernelLog(
+        complete=not log.overwritten and (ours.pids_comparable or bool(case.limits.cgroups)),
+        our_kills=tuple(sorted(owned, key=lambda kill: kill.time)),
+        other_kills=tuple(kill for kill in kills if kill.pid not in pids),
+        our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
+    )
+    return kernel, missing

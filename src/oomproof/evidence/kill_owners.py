@@ -138,7 +138,7 @@ class OurRuns:
 
     def _ours(self, life: _Life) -> JobProcesses:
         if life.attempt not in self._known:
-            processes = last_samples(life.attempt.recording_file).processes
+            processes = last_samples(life.attempt.recording_file).samples.processes
             self._known[life.attempt] = JobProcesses(
                 life.leader, life.boottime, processes, life.cgroups, False, self.pids_comparable
             )
@@ -219,10 +219,10 @@ def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]
             if not sent:
                 continue
             started, _ = attempt.load_started()
-            tail = last_samples(attempt.recording_file)
+            samples = last_samples(attempt.recording_file).samples
             last = sent[-1]
             leader = integer(part(started, "job").get("pid"))
-            seen = tail.processes.get(leader) if leader is not None else None
+            seen = samples.processes.get(leader) if leader is not None else None
             name = seen.name if seen is not None else os.path.basename(run.argv[0]) if run.argv else None
             stops.append(
                 (
@@ -233,7 +233,7 @@ def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]
                         string(last.get("why")) or "",
                         leader,
                         name,
-                        tail.job.used if tail.job else None,
+                        samples.job.used if samples.job else None,
                     ),
                 )
             )

@@ -1,4 +1,4 @@
-"""Which run of ours a managed job beside a death was: the recording has the pid of the group's first process, the front's mostly."""
+"""What other runs tell of a death: the names of jobs beside it, earlier deaths of the same command, a twin that still runs."""
 
 from __future__ import annotations
 

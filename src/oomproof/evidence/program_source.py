@@ -13,6 +13,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from oomproof.evidence.case_file import CaseFile, Program
 from oomproof.leaf.command_lines import is_python, python_target, shell_words, without_wrappers
 
 _IMPORT = re.compile(
@@ -177,3 +178,34 @@ def process_pool(sources: Iterable[str]) -> tuple[str, int]:
     """What starts processes there, and how many as written: ``("Pool", 8)``; 0 for no number."""
     found = next((match for text in sources if (match := _POOL.search(text))), None)
     return (found[1], int(found[2] or 0)) if found is not None else ("", 0)
+
+
+def program_of(case: CaseFile, script: str, is_read: bool, cwd: str) -> Program:
+    """What its source tells of batches, loaders and pools. ``is_read``: whether there is a script, and it can be read."""
+
+    sampled = any(seen.name.startswith("pt_data_worker") for seen in case.samples.processes.values())
+    began = case.agent.phase not in ("load", "unknown") or case.agent.step is not None
+    code = inline_code(case.argv)
+    if not is_read and code is None:
+        # a program of another kind, of which only its arguments could name a batch
+        names = (seen.name for seen in case.samples.processes.values())
+        native = not script and is_native(case.argv, cwd, names)
+        python = case.agent.seen or sampled or began or _is_python(case)
+        foreign = (native or not python) and not argument_names_a_batch(case.argv)
+        loader = True if sampled else False if foreign else None
+        return Program(loader=loader, no_batches=foreign, native=native)
+    sources = list(script_sources(script, (cwd,))) if is_read else [code or ""]
+    if sampled or names_a_loader(sources):
+        return Program(loader=True)
+    unseen = not (argument_names_a_batch(case.argv) or names_a_batch(sources))
+    if began:
+        return Program(loader=False, no_batches=unseen)
+    pool, size = process_pool(sources)
+    return Program(
+        loader=False, own_batches=case.agent.phase == "load", no_batches=unseen, pool=pool, pool_size=size
+    )
+
+
+def _is_python(case: CaseFile) -> bool:
+    names = [seen.name for seen in case.samples.processes.values()]
+    return any(os.path.basename(word).startswith("python") for word in (*names, *case.argv))

@@ -10,12 +10,10 @@ from typing import Any
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_file import (
     GpuSample,
-    Growth,
     HostSample,
     JobSample,
-    OtherJob,
-    ProcessGrowth,
     ProcessSeen,
+    Samples,
 )
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.series import GpuRow, HostRow, JobRow, Series
@@ -29,19 +27,11 @@ _JUST_NOW = 2.0  # a death frees its memory before the wait status comes: up to 
 @dataclass(frozen=True, slots=True)
 class RecordingTail:
     meta: Mapping[str, str] = field(default_factory=dict)
-    host: HostSample | None = None
-    job: JobSample | None = None
-    shm_low: int | None = None
-    shm_told: tuple[int, int] | None = (
-        None  # (total, free) of /dev/shm, by the job's own process as it failed
-    )
-    gpus: tuple[GpuSample, ...] = ()
+    samples: Samples = Samples()
+    # (total, free) of /dev/shm, by the job's own process as it failed
+    shm_told: tuple[int, int] | None = None
     phase: str = "unknown"
     step: int | None = None
-    processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
-    growth: Growth | None = None
-    grown: tuple[ProcessGrowth, ...] = ()
-    others: tuple[OtherJob, ...] = ()
     told: tuple[AgentMessage, ...] = ()
     openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
@@ -149,17 +139,20 @@ def last_samples(path: Path, well: bool = False) -> RecordingTail:
                 "grown": memory_growth.grown_processes(series),
                 "others": memory_growth.other_jobs(series, series.end()),
             }
-        return RecordingTail(
-            meta=recording.meta,
+        samples = Samples(
             host=_host(series.newest(HostRow, _WINDOW)),
             job=_job(job),
-            shm_told=None if well else _shm_told(series),
-            shm_low=min((row.shm_free for row in job if row.shm_free is not None), default=None),
             gpus=tuple(cards[index] for index in sorted(cards)),
+            shm_low=min((row.shm_free for row in job if row.shm_free is not None), default=None),
+            processes=_Processes(recording),
+            **grew,
+        )
+        return RecordingTail(
+            meta=recording.meta,
+            samples=samples,
+            shm_told=None if well else _shm_told(series),
             phase=phase,
             step=step,
-            processes=_Processes(recording),
             told=tuple(AgentMessage(event.t, event.kind, event.text) for event in told),
             openmp=openmp[0].text if openmp else None,
-            **grew,
         )

@@ -62,7 +62,7 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
     if not verdict.kind.memory or verdict.probability < _LIKELY:
         return DeathFacts(None, verdict.phase, stopped=stopped)
     stop = guard_stop(case)
-    oom = case.gpu_oom
+    oom = case.agent.gpu_oom
     if verdict.cause != "cuda-oom" or (oom is not None and not same_failure(oom, verdict.gpu)):
         oom = None
     held = _held(case, verdict)
@@ -79,7 +79,7 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
         worker_bytes=workers.each,
         loading=died_loading(case),
         alone=not workers.count and _alone(case, held),
-        growing=case.job is None or case.job.rate > _GROWING,
+        growing=case.samples.job is None or case.samples.job.rate > _GROWING,
         leak=verdict.growth is not None,
         gpu_fixed=oom.held(*_FIXED) if oom is not None and oom.owners else None,
         gpu_wanted=_gpu_wanted(verdict, oom),
@@ -112,7 +112,7 @@ def _others(verdict: Verdict, stop: Action | None, oom: GpuOom | None) -> str:
 
 
 def _alone(case: CaseFile, held: int | None) -> bool:
-    seen = case.processes.values()
+    seen = case.samples.processes.values()
     largest = max((process.used for process in seen), default=0)
     return (
         held is not None
@@ -127,15 +127,19 @@ def _at_limit(verdict: Verdict, stop: Action | None) -> bool:
 
 
 def _held(case: CaseFile, verdict: Verdict) -> int | None:
-    sizes = [size for size in (case.job.used if case.job else None, case.job_peak) if size is not None]
-    if verdict.cause == "oom-kill-memcg" and case.settings.limit is not None:
-        sizes.append(case.settings.limit)  # the last sample is up to a second old; the limit was full
+    sizes = [
+        size
+        for size in (case.samples.job.used if case.samples.job else None, case.samples.job_peak)
+        if size is not None
+    ]
+    if verdict.cause == "oom-kill-memcg" and case.limits.settings.limit is not None:
+        sizes.append(case.limits.settings.limit)  # the last sample is up to a second old; the limit was full
     return max(sizes, default=None)
 
 
 def _allowed(case: CaseFile, verdict: Verdict, stop: Action | None) -> int | None:
     at_limit = _at_limit(verdict, stop)
-    return allowed_bytes(case, case.settings.limit if at_limit else None, machine=not at_limit)
+    return allowed_bytes(case, case.limits.settings.limit if at_limit else None, machine=not at_limit)
 
 
 def _gpu_wanted(verdict: Verdict, oom: GpuOom | None) -> int:

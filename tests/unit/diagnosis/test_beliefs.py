@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers_case import Attempt
+from helpers_case import Attempt, changed
 
 from oomproof.diagnosis.judge import judge, judge_texts
 from oomproof.evidence.texts.text_case import read_texts
-from oomproof.records import replace
 
 KILL = (
     "Out of memory: Killed process 41877 (python3) total-vm:{vm}kB, anon-rss:27938820kB, file-rss:71264kB, "
@@ -63,5 +62,5 @@ def test_in_a_runs_own_script(tmp_path: Path) -> None:
     attempt.output = (
         b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n' + OOM.encode()
     )
-    case = replace(attempt.case(), script_beliefs=frozenset({"empty_cache"}))
+    case = changed(attempt.case(), beliefs=frozenset({"empty_cache"}))
     assert any("frees no tensor" in item.says for item in judge(case).evidence)

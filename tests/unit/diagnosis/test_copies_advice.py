@@ -7,7 +7,7 @@ from signal import SIGTERM
 from typing import Any
 
 import pytest
-from helpers_case import END, MIB, Attempt
+from helpers_case import END, MIB, Attempt, changed
 
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict
@@ -38,7 +38,7 @@ def stopped(attempt: Attempt, **facts: Any) -> Verdict:
     attempt.run["settings"]["limit"] = 600 * MIB
     attempt.ended(signal=SIGTERM)
     attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB", scope="limit")
-    return judge(replace(attempt.case(), job_peak=592 * MIB, **facts))
+    return judge(changed(attempt.case(), job_peak=592 * MIB, **facts))
 
 
 def test_copies_come_first_with_what_they_take(attempt: Attempt) -> None:

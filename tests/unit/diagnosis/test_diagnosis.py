@@ -23,6 +23,7 @@ from helpers_case import (
     START,
     WALL,
     Attempt,
+    changed,
     kernel,
 )
 
@@ -66,16 +67,16 @@ def test_finished(attempt: Attempt) -> None:
 def test_slowed_by_its_limit(attempt: Attempt) -> None:
     attempt.run["settings"]["limit"] = 400 * MIB
     text = "slowed by its limit of 400 MiB: read 9.0 GiB back from disk; raise --limit to about 500M"
-    case = replace(attempt.case(), told=(AgentMessage(END - 2, "page-cache", text),))
+    case = changed(attempt.case(), told=(AgentMessage(END - 2, "page-cache", text),))
     verdict = judge(case)
     assert verdict.headline == "finished" and verdict.all_well and verdict.why.endswith(f"; {text}")
     assert (
         verdict.next.startswith("to run it at full speed: oomproof run")
         and "--limit 500M -- " in verdict.next
     )
-    full = replace(case, told=(AgentMessage(END - 2, "page-cache", "slowed by a full machine: held 2 GiB"),))
+    full = changed(case, told=(AgentMessage(END - 2, "page-cache", "slowed by a full machine: held 2 GiB"),))
     assert judge(full).next == "nothing to do" and "slowed by a full machine" in judge(full).why
-    died = replace(
+    died = changed(
         case,
         status=ExitStatus(None, SIGKILL),
         at_death=Counters(memcg_oom_kill=1),
@@ -314,7 +315,7 @@ def test_only_this_jobs_kills_stand_in_its_verdict(attempt: Attempt) -> None:
     # memory was short for others too: that is evidence; what was killed an hour before is none
     assert any(item.id.startswith("kernel.other") for item in verdict.evidence)
     kills = tuple(KernelKill(at, 77, "chrome") for at in (END - 3600, END - 10))
-    assert CaseFile(started=END, other_kills=kills).kills_beside == kills[1:]
+    assert changed(CaseFile(), started=END, other_kills=kills).kills_beside == kills[1:]
 
 
 # -- ours, or somebody's

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_case import Attempt
+from helpers_case import Attempt, changed
 from helpers_gpu import GIB, MIB, account, owners
 
 from oomproof.diagnosis.gpu_shortage import kind_of, shortage
@@ -25,7 +25,7 @@ def oom(**changed: Any) -> GpuOom:
     return found
 
 
-CASE = CaseFile(argv=("python", "train.py"))
+CASE = changed(CaseFile(), argv=("python", "train.py"))
 CACHE = ("kv-cache", "KV cache", 12 * GIB)
 LOGITS = ("list", "list all_logits in evaluate (train.py:31)", 11 * GIB)
 
@@ -357,9 +357,8 @@ def test_one_batch_that_did_not_fit_after_many_that_did_may_spill(
 
 def test_a_host_that_was_full_gets_what_was_lent_to_the_card_back_first() -> None:
     from oomproof.diagnosis.advice import smaller_job
-    from oomproof.records import replace
 
-    remedies = smaller_job(replace(CASE, spill=8 * GIB))
+    remedies = smaller_job(changed(CASE, spill=8 * GIB))
     assert (
         remedies[0].command == "oomproof run --spill 4G -- python train.py"
         and remedies[0].saves_bytes == 4 * GIB

@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
-from helpers_case import END, GIB, LEADER, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, changed, kernel
 
 from oomproof.diagnosis.advice import command, merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
@@ -52,7 +52,7 @@ def stopped(attempt: Attempt, why: str, *, limit: int | None = None, **facts: An
     if why == AT_LIMIT:
         figures = {"held": 592 * MIB, "limit": 600 * MIB, "rate": 10.0 * MIB}
         attempt.actions[-1].update(reason=NEAR_LIMIT, figures=figures)
-    case = replace(attempt.case(), **facts)
+    case = changed(attempt.case(), **facts)
     return judge(case)
 
 
@@ -76,15 +76,15 @@ def test_held_and_headroom_add_up_to_the_limit(attempt: Attempt) -> None:
     attempt.samples = []
     attempt.sample(used=296 * MIB)
     case = attempt.case()
-    assert case.job is not None
-    job = replace(case.job, headroom=1000 << 10)
+    assert case.samples.job is not None
+    job = replace(case.samples.job, headroom=1000 << 10)
     item = next(
-        item for item in describe(replace(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
+        item for item in describe(changed(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
     )
     assert "1000 KiB below its limit of 300 MiB: 3 MiB of page cache and kernel memory count too" in item.text
     job = replace(job, headroom=4 * MIB)
     (item,) = (
-        item for item in describe(replace(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
+        item for item in describe(changed(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
     )
     assert "4 MiB below its limit, " in item.text
 
@@ -110,7 +110,7 @@ def test_the_line_that_made_it_is_next_and_stays_readable(attempt: Attempt) -> N
         }
     ]
     assert from_json(value).growth == grew
-    assert any(item.id == "agent.trace" for item in describe(replace(attempt.case(), growth=grew), None))
+    assert any(item.id == "agent.trace" for item in describe(changed(attempt.case(), growth=grew), None))
 
 
 def test_what_the_c_library_kept_is_no_leak(attempt: Attempt) -> None:
@@ -144,20 +144,20 @@ def test_the_recorded_scope_counts_and_not_the_words(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
     attempt.act("term", why="58 MiB of RAM available")
     attempt.actions[-1].update(scope="machine", others_growth=True)
-    assert judge(replace(attempt.case(), others=(LOADER,))).culprit is not None
+    assert judge(changed(attempt.case(), others=(LOADER,))).culprit is not None
     attempt.actions[-1].update(why=f"{AT_LIMIT}; {NOT_OURS}", others_growth=False)
     case = attempt.case()
     assert (case.actions[-1].scope, case.actions[-1].others_growth) == ("machine", False)
-    assert judge(replace(case, others=(LOADER,))).culprit is None
+    assert judge(changed(case, others=(LOADER,))).culprit is None
 
 
 def test_what_the_guard_named_is_not_told_twice(attempt: Attempt) -> None:
     why = f"58 MiB of RAM available; {NOT_OURS}: python3 load.py (pid 812) grew by 2.0 GiB in 20 s"
     stopped(attempt, why)
     attempt.actions[-1].update(reason=OTHERS_GROWTH, figures={"culprit": LOADER.pid})
-    assert judge(replace(attempt.case(), others=(LOADER,))).why.count("load.py") == 1
+    assert judge(changed(attempt.case(), others=(LOADER,))).why.count("load.py") == 1
     attempt.actions[-1].update(figures={"culprit": 813})
-    assert judge(replace(attempt.case(), others=(LOADER,))).why.count("load.py") == 2
+    assert judge(changed(attempt.case(), others=(LOADER,))).why.count("load.py") == 2
 
 
 def test_its_own_growth_is_not_blamed_on_a_neighbour_that_grew_less(attempt: Attempt) -> None:
@@ -167,9 +167,9 @@ def test_its_own_growth_is_not_blamed_on_a_neighbour_that_grew_less(attempt: Att
     attempt.actions = []
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(MACHINE_KILL)
-    case = replace(attempt.case(), others=(LOADER,))
+    case = changed(attempt.case(), others=(LOADER,))
     assert judge(case).culprit is not None
-    grew = replace(case, others=(replace(LOADER, job_grew=8 * GIB),))
+    grew = changed(case, others=(replace(LOADER, job_grew=8 * GIB),))
     assert judge(grew).culprit is None, "in the same seconds"
 
 
@@ -179,11 +179,11 @@ def test_a_browser_that_breathed_is_not_blamed_for_a_leak(attempt: Attempt) -> N
     attempt.kernel_lines = kernel(MACHINE_KILL)
     attempt.run["settings"]["limit"] = None
     firefox = OtherJob(900, "firefox", None, False, 2 * GIB, 0, 40 * MIB, 170.0, END - 1)
-    case = replace(attempt.case(), others=(firefox,))
-    leaking = judge(replace(case, growth=LEAK))
+    case = changed(attempt.case(), others=(firefox,))
+    leaking = judge(changed(case, growth=LEAK))
     assert leaking.culprit is None and leaking.growth == LEAK
-    assert judge(replace(case, others=(replace(firefox, taken=GIB),))).culprit is None, "a small share"
-    assert judge(replace(case, others=(replace(firefox, taken=100 * MIB),))).culprit is not None
+    assert judge(changed(case, others=(replace(firefox, taken=GIB),))).culprit is None, "a small share"
+    assert judge(changed(case, others=(replace(firefox, taken=100 * MIB),))).culprit is not None
 
 
 def test_a_run_of_ours_beside_it_is_named_by_its_run(attempt: Attempt) -> None:
@@ -211,7 +211,7 @@ def test_after_a_reboot_nobody_is_to_pause_a_run_that_died_too(attempt: Attempt)
     attempt.boot(OTHER_BOOT)
     attempt.samples = []
     attempt.sample(available=200 * MIB)
-    verdict = judge(replace(attempt.case(), others=(replace(LOADER, managed=True, run="night"),)))
+    verdict = judge(changed(attempt.case(), others=(replace(LOADER, managed=True, run="night"),)))
     assert verdict.culprit is not None and "of run night (pid 812) held 3.0 GiB" in verdict.why
     assert "pause" not in verdict.next and not verdict.remedies
 
@@ -220,7 +220,7 @@ def test_the_kernel_killed_the_job_that_did_not_grow(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(MACHINE_KILL)
     attempt.run["settings"]["limit"] = None
-    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    verdict = judge(changed(attempt.case(), others=(LOADER,)))
     assert verdict.cause == "oom-kill-global" and verdict.culprit is not None
     assert "load.py (pid 812) held 3.0 GiB" in verdict.why and "halve" not in everything(verdict)
 
@@ -228,7 +228,7 @@ def test_the_kernel_killed_the_job_that_did_not_grow(attempt: Attempt) -> None:
 def test_at_its_own_limit_nobody_else_is_to_blame(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(OWN_KILL)
-    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    verdict = judge(changed(attempt.case(), others=(LOADER,)))
     assert verdict.cause == "oom-kill-memcg" and verdict.culprit is None and "load.py" not in verdict.next
 
 
@@ -237,7 +237,7 @@ def test_the_machine_that_went_down_names_who_filled_it(attempt: Attempt) -> Non
     attempt.boot(OTHER_BOOT)
     attempt.samples = []
     attempt.sample(available=200 * MIB)
-    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    verdict = judge(changed(attempt.case(), others=(LOADER,)))
     assert verdict.cause == "machine-down" and verdict.culprit is not None
     assert "load.py (pid 812) held 3.0 GiB" in verdict.why and "load.py" in verdict.next
 
@@ -289,7 +289,7 @@ def killed(attempt: Attempt, machine: bool, **facts: Any) -> Verdict:
     attempt.run["settings"]["limit"] = None if machine else 8 * GIB
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0 if machine else 1, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(MACHINE_KILL if machine else OWN_KILL)
-    return judge(replace(attempt.case(), **facts))
+    return judge(changed(attempt.case(), **facts))
 
 
 def test_on_a_machine_that_others_filled_it_waits_for_them(attempt: Attempt) -> None:
@@ -350,7 +350,7 @@ def test_a_burst_over_the_limit_is_not_answered_with_a_quarter_more(attempt: Att
 def test_a_job_that_was_growing_fast_at_its_limit_is_not_either(attempt: Attempt) -> None:
     attempt.samples = []
     attempt.sample(available=22 * GIB, used=592 * MIB)
-    job = attempt.case().job
+    job = attempt.case().samples.job
     assert job is not None
     verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, job=replace(job, rate=58.0 * MIB))
     assert "it was growing to its last moment: how much more it wanted is not known" in verdict.why
@@ -466,7 +466,7 @@ def test_the_checkpoint_to_resume_from_is_named(attempt: Attempt) -> None:
     assert found.next.endswith("; resume from ckpt_29.pt"), "a plain loop tells nobody"
     attempt.actions = []
     attempt.ended(code=0)
-    assert "resume" not in judge(replace(attempt.case(), told=told)).next
+    assert "resume" not in judge(changed(attempt.case(), told=told)).next
 
 
 def test_an_argument_and_the_general_word_for_it_are_one_remedy(attempt: Attempt) -> None:
@@ -490,8 +490,12 @@ def test_what_grows_where_it_generates_is_not_loading(phase: str, where: str, lo
     """A loop of generate() that kept its outputs for 17 minutes was asked whether it was still loading."""
     host = HostSample(END, 64 * GIB, 40 * GIB, 0, 0, None, 40 * GIB)
     job = JobSample(END, GIB, 0, 0, 0, 0, 1, None, None, 0.0)
-    case = CaseFile(
-        argv=("python", "gen.py"), host=host, job=job, growth=replace(LEAK, phase=phase, steps=None)
+    case = changed(
+        CaseFile(),
+        argv=("python", "gen.py"),
+        host=host,
+        job=job,
+        growth=replace(LEAK, phase=phase, steps=None),
     )
     following = sentence(answer(case, GIB, machine=False).next)
     assert ("if it was still loading" in following) is loading and where in following

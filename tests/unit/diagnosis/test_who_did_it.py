@@ -10,12 +10,11 @@ from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 
 import pytest
-from helpers_case import END, GIB, LEADER, MACHINE_KILL, Attempt, kernel
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, Attempt, changed, kernel
 
 from oomproof.diagnosis.judge import judge, judge_texts
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.texts.text_case import read_texts
-from oomproof.records import replace
 from oomproof.runner.code_identity import hash_file
 
 
@@ -223,7 +222,7 @@ def test_a_process_that_looks_alike_died_where_the_job_was_started(
     """Another program's python, in a container of its own, is no worker of this job."""
     pool(attempt)
     attempt.started["memcg"] = started_in.rstrip("/") or None
-    assert bool(attempt.case().our_kills) is ours
+    assert bool(attempt.case().kernel.our_kills) is ours
 
 
 def test_a_process_that_looks_alike_explains_no_end_that_was_ours(attempt: Attempt) -> None:
@@ -248,8 +247,8 @@ def test_a_process_that_looks_alike_long_before_is_somebody_elses(attempt: Attem
 def test_what_a_process_that_looks_alike_held_is_not_the_jobs_peak(attempt: Attempt) -> None:
     pool(attempt)
     case = attempt.case()
-    assert [kill.sure for kill in case.our_kills] == [False]
-    assert case.job_peak == case.sampled_peak and judge(case).kills == ()
+    assert [kill.sure for kill in case.kernel.our_kills] == [False]
+    assert case.samples.job_peak == case.samples.sampled_peak and judge(case).kills == ()
 
 
 def test_a_job_killed_itself_is_not_explained_by_another_python(attempt: Attempt) -> None:
@@ -270,7 +269,7 @@ def test_a_pools_worker_killed_in_the_jobs_own_cgroup(attempt: Attempt) -> None:
 def test_ctrl_c_of_a_job_that_went_on_after_it_is_ctrl_c(attempt: Attempt) -> None:
     attempt.ended(signal=SIGINT, memcg_oom_kill=1, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(MACHINE_KILL, at=END - 80, pid=4090)
-    verdict = judge(replace(attempt.case(), step=900, step_time=END - 1))
+    verdict = judge(changed(attempt.case(), step=900, step_time=END - 1))
     assert verdict.cause == "interrupted"
 
 
@@ -286,7 +285,7 @@ def test_a_worker_that_exited_by_its_own_error_was_not_killed(attempt: Attempt) 
     told = AgentMessage(
         END - 1, "worker-lost", "DataLoader worker (pid 4100) exited unexpectedly with exit code 3."
     )
-    verdict = judge(replace(attempt.case(), told=(told,)))
+    verdict = judge(changed(attempt.case(), told=(told,)))
     assert verdict.cause == "other-error" and "ended by an error of its own" in verdict.headline
     assert "killed" not in verdict.headline and "dmesg" not in verdict.next
     assert not any("worker" in remedy.title for remedy in verdict.remedies)
@@ -376,7 +375,10 @@ def test_shm_of_the_jobs_own_namespace(attempt: Attempt) -> None:
     attempt.samples = []
     attempt.sample(shm_free=4 << 20)
     case = attempt.case()
-    assert (case.shm_total, case.shm_free) == (16 * GIB, 4 << 20)  # of one and the same /dev/shm
+    assert (case.samples.shm_total, case.samples.shm_free) == (
+        16 * GIB,
+        4 << 20,
+    )  # of one and the same /dev/shm
 
 
 NO_SPACE = (

@@ -26,14 +26,22 @@ def test_the_whole_case(tmp_path: Path) -> None:
     attempt.ended(code=1, memcg_oom_kill=1, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(OWN_KILL)
     case = attempt.case()
-    assert case.run == "r1" and case.attempt == 1 and case.leader == LEADER
-    assert case.host is not None and case.host.available == 20 * GIB
-    assert case.job is not None and case.job.used == 4 * GIB
+    assert case.run == "r1" and case.attempt == 1 and case.samples.leader == LEADER
+    assert case.samples.host is not None and case.samples.host.available == 20 * GIB
+    assert case.samples.job is not None and case.samples.job.used == 4 * GIB
     # the kernel saw more of its victim than the last sample
-    assert (case.job_peak, case.peak_source, case.sampled_peak) == (8318418944, "kernel", 4 * GIB)
-    assert case.cgroups == (CGROUP,) and case.limit == 8 * GIB and case.settings.grace == 30
-    assert case.processes[4100].role == "worker" and case.processes[4100].first == END - 3
-    assert [kill.pid for kill in case.our_kills] == [LEADER] and case.our_kills[0].limit == 8 * GIB
+    assert (case.samples.job_peak, case.samples.peak_source, case.samples.sampled_peak) == (
+        8318418944,
+        "kernel",
+        4 * GIB,
+    )
+    assert (
+        case.limits.cgroups == (CGROUP,) and case.limits.limit == 8 * GIB and case.limits.settings.grace == 30
+    )
+    assert case.samples.processes[4100].role == "worker" and case.samples.processes[4100].first == END - 3
+    assert [kill.pid for kill in case.kernel.our_kills] == [LEADER] and case.kernel.our_kills[
+        0
+    ].limit == 8 * GIB
     ids = [each.id for each in case.evidence]
     assert len(ids) == len(set(ids))
     assert next(each.time for each in case.evidence if each.id == "exit") == WALL + END
@@ -188,7 +196,7 @@ def test_a_recording_whose_writer_was_killed(tmp_path: Path) -> None:
         (copy / each.name).write_bytes(each.read_bytes())
     db.close()
     tail = last_samples(copy / "recording.sqlite")
-    assert tail.job is not None and tail.job.t == END and tail.job.headroom is None
+    assert tail.samples.job is not None and tail.samples.job.t == END and tail.samples.job.headroom is None
 
 
 def test_a_table_is_missing(tmp_path: Path) -> None:
@@ -203,8 +211,12 @@ def test_a_table_is_missing(tmp_path: Path) -> None:
     db.commit()
     db.close()
     tail = last_samples(path)
-    assert tail.host is not None and tail.host.available == 4 and tail.host.psi_full == 0.5
-    assert tail.job is None and tail.processes == {}
+    assert (
+        tail.samples.host is not None
+        and tail.samples.host.available == 4
+        and tail.samples.host.psi_full == 0.5
+    )
+    assert tail.samples.job is None and tail.samples.processes == {}
 
 
 def test_samples_start_after_the_start() -> None:

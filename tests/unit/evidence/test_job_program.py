@@ -7,7 +7,7 @@ from pathlib import Path
 from signal import SIGABRT, SIGSEGV, SIGTERM
 
 import pytest
-from helpers_case import LEADER, MIB, Attempt
+from helpers_case import LEADER, MIB, Attempt, changed
 
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence.case_collector import _had_gone
@@ -63,7 +63,7 @@ def attempt(folder: Path) -> Attempt:
 
 
 def words_of(attempt: Attempt, **facts: object) -> str:
-    verdict = judge(replace(attempt.case(), phase="unknown", step=None, **facts))
+    verdict = judge(changed(attempt.case(), phase="unknown", step=None, **facts))
     return " ".join(
         (verdict.why, verdict.next, *(f"{remedy.title} {remedy.command}" for remedy in verdict.remedies))
     )
@@ -102,13 +102,13 @@ def test_the_stack_of_its_crash_is_a_debuggers(attempt: Attempt, number: int) ->
 
 def test_what_the_first_program_of_a_script_held_is_not_what_the_second_died_of(attempt: Attempt) -> None:
     """A shell script of two steps: the variable that was named had gone with the first."""
-    case = replace(attempt.case(), job=replace(attempt.case().job, anon=147 * MIB, shmem=0, swap=0))  # type: ignore[type-var]
+    case = changed(attempt.case(), job=replace(attempt.case().samples.job, anon=147 * MIB, shmem=0, swap=0))  # type: ignore[type-var]
     first = ProcessSeen(7, "worker", "python", 1.0, 9.0, 84 * MIB)
     second = ProcessSeen(8, "worker", "python", 10.0, 12.0, 138 * MIB)
-    assert _had_gone(replace(case, processes={7: first, 8: second}), 7)
-    assert not _had_gone(replace(case, processes={7: first, 8: second}), 8)
+    assert _had_gone(changed(case, processes={7: first, 8: second}), 7)
+    assert not _had_gone(changed(case, processes={7: first, 8: second}), 8)
     small = replace(second, used=50 * MIB)
-    assert not _had_gone(replace(case, processes={7: first, 8: small}), 7), "both fit into what the job held"
+    assert not _had_gone(changed(case, processes={7: first, 8: small}), 7), "both fit into what the job held"
     rank = replace(first, last=12.0, used=138 * MIB, share=70 * MIB)
-    assert not _had_gone(replace(case, processes={7: rank, 8: replace(second, last=12.2, share=70 * MIB)}), 7)
-    assert not _had_gone(replace(case, processes={}), 7), "not known"
+    assert not _had_gone(changed(case, processes={7: rank, 8: replace(second, last=12.2, share=70 * MIB)}), 7)
+    assert not _had_gone(changed(case, processes={}), 7), "not known"

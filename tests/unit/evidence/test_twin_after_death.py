@@ -71,4 +71,4 @@ def test_a_death_of_long_ago_has_no_twin_now(tmp_path: Path, monkeypatch: pytest
         raise AssertionError("not asked")
 
     monkeypatch.setattr("oomproof.evidence.other_runs.living_twin", never)
-    assert attempt.case().twin is None
+    assert attempt.case().samples.twin is None

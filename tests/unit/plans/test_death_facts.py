@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers_case import END, GIB, LEADER, MACHINE_KILL, OWN_KILL, Attempt, kernel
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, OWN_KILL, Attempt, changed, kernel
 from helpers_gpu import account
 
 from oomproof.diagnosis.judge import judge
 from oomproof.evidence.case_file import ProcessSeen
 from oomproof.leaf.attempt_names import NOW
 from oomproof.plans.death_facts import DeathFacts, facts_of
-from oomproof.records import replace
 from oomproof.runner.code_identity import hash_file
 
 
@@ -120,7 +119,7 @@ def with_processes(attempt: Attempt, main: int, workers: int, each: int) -> Deat
     seen = {LEADER: ProcessSeen(LEADER, "main", "python3", END - 60, END - 1, main, main)}
     for pid in range(5000, 5000 + workers):
         seen[pid] = ProcessSeen(pid, "worker", "pt", END - 60, END - 1, each, each)
-    return facts_of(replace(case, processes=seen), judge(case))
+    return facts_of(changed(case, processes=seen), judge(case))
 
 
 def task_list(main: int, each: int, workers: int) -> list[str]:
@@ -161,15 +160,15 @@ def test_a_list_of_one_process_tells_of_no_workers(attempt: Attempt) -> None:
 
 def test_while_it_was_loading(attempt: Attempt) -> None:
     attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
-    case = replace(attempt.case(), phase="load", step=None)
+    case = changed(attempt.case(), phase="load", step=None)
     verdict = judge(case)
     assert facts_of(case, verdict).loading
     assert not any("batch" in remedy.title for remedy in verdict.remedies), "none had been asked for"
     assert "load less" in verdict.next and any("mmap=True" in remedy.title for remedy in verdict.remedies)
-    again = replace(attempt.case(), phase="load", step=40)
+    again = changed(attempt.case(), phase="load", step=40)
     assert not facts_of(again, judge(again)).loading, "a checkpoint that is read again in the middle"
     attempt.output = b"Epoch 1/3\nstep 100 loss 2.31\nstep 200 loss 2.20\n"
-    other = replace(attempt.case(), phase="load", step=None)
+    other = changed(attempt.case(), phase="load", step=None)
     assert not facts_of(other, judge(other)).loading, (
         "it trains with another framework, and only imports torch"
     )
@@ -177,11 +176,11 @@ def test_while_it_was_loading(attempt: Attempt) -> None:
 
 def test_of_a_loop_that_makes_its_own_batches_nobody_knows_where_loading_ends(attempt: Attempt) -> None:
     attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
-    case = replace(attempt.case(), phase="load", step=None, own_batches=True)
+    case = changed(attempt.case(), phase="load", step=None, own_batches=True)
     verdict = judge(case)
     assert facts_of(case, verdict).memory == "host" and not facts_of(case, verdict).loading
     assert "still loading" not in verdict.next
-    inside = replace(case, loading_call=True)
+    inside = changed(case, loading_call=True)
     assert facts_of(inside, judge(inside)).loading, "in from_pretrained() no batch was made yet"
 
 
@@ -196,7 +195,7 @@ def test_whose_batches_is_read_from_the_script_that_ran(attempt: Attempt, loader
     (attempt.dir / "agent").mkdir()
     (attempt.dir / "agent" / f"{LEADER}-{NOW}").write_text(f"1 {END - 9} -1 0 load\n")
     case = attempt.case()
-    assert case.phase == "load" and case.own_batches is not loader
+    assert case.agent.phase == "load" and case.program.own_batches is not loader
     assert facts_of(case, judge(case)).loading is loader
 
 
@@ -226,7 +225,7 @@ def test_a_full_card_by_the_message_alone(attempt: Attempt) -> None:
 
 def test_a_card_that_is_full_of_weights(attempt: Attempt) -> None:
     with_account(attempt, phase="load", step=None)
-    case = replace(attempt.case(), phase="load", step=None)
+    case = changed(attempt.case(), phase="load", step=None)
     verdict = judge(case)
     assert facts_of(case, verdict).loading and facts_of(case, verdict).memory == "gpu"
     titles = " ".join(remedy.title for remedy in verdict.remedies)

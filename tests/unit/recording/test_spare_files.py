@@ -48,7 +48,7 @@ def test_the_verdict_knows_it_too(attempt: Attempt, small_disk: Path) -> None:
     """Seen in chaos (seed 256): finished, and told that "how it ended is not known", which was then stored."""
     end(attempt)
     case = collect(attempt)
-    assert case.status is not None and case.status.code == 5
+    assert case.exit.status is not None and case.exit.status.code == 5
     assert not {"started.json", "exit.json"} & {gap.source for gap in case.missing}
     assert attempt.was_begun()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers_case import changed
 from helpers_page import Page
 from helpers_report import make_run
 from hypothesis import example, given, settings
@@ -477,4 +478,4 @@ def test_a_run_that_waited_began_when_its_job_did_and_events_are_told_in_words(
 
 @pytest.mark.parametrize(("name", "typed"), [("big", "big"), ("my run", "RUN"), ("$(date)", "RUN")])
 def test_a_command_names_a_run_by_what_a_shell_takes_for_one_word(name: str, typed: str) -> None:
-    assert CaseFile(name=name, run="RUN").called == typed
+    assert changed(CaseFile(), name=name, run="RUN").called == typed

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_case import LEADER, Attempt
+from helpers_case import LEADER, Attempt, changed
 
 from oomproof.diagnosis.conclusion import Conclusion
 from oomproof.diagnosis.judge import judge
 from oomproof.errors import OomproofError
 from oomproof.recording.run_folders import Run, runs_folder
-from oomproof.records import replace
 from oomproof.sweeps.sweep_folder import SCHEMA, Sweep
 from oomproof.sweeps.trial_process import End, Template, TrialProcess, _not_loaded, describe
 
@@ -38,7 +37,7 @@ def test_a_death_while_loading_names_what_took_no_part_in_it(
     attempt = Attempt(tmp_path)
     attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
     attempt.processes = [(LEADER, "main", "python3")]
-    case = replace(attempt.case(), phase=phase, step=step)
+    case = changed(attempt.case(), phase=phase, step=step)
     told = _not_loaded(Run(tmp_path), Conclusion(judge(case), stored=False, case=case))
     assert told == not_loaded
     assert describe(End("r1", judge(case), not_loaded=told))["not_loaded"] == list(not_loaded)

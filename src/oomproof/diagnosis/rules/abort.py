@@ -21,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     headline = "aborted by its own native code, not an OOM kill"
     why = f"it {death.phrase}"
     next_step = steps("get the Python stack of the abort: ", command(case, env="PYTHONFAULTHANDLER=1"))
-    if case.native:
+    if case.program.native:
         next_step = native_stack(case)
     crash = crash_of(case, signal.SIGABRT)
     if crash is not None and crash.frames:
@@ -43,7 +43,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             next_step,
             evidence=case.evidence_from("exit", "output.", "handler.", "agent.crash", "agent.position"),
             test="a debugger shows the line that led to the abort"
-            if case.native
+            if case.program.native
             else "PYTHONFAULTHANDLER=1 shows the Python line that led to the abort",
         )
     ]

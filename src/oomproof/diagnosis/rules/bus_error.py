@@ -58,7 +58,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _shm(
     case: CaseFile, death: Death, weight: Weight, certainty: Certainty, words: str | None
 ) -> WeightedCause:
-    total, left = case.shm_total, f"{format_size(shm_left(case))} of {format_size(case.shm_total)}"
+    total, left = (
+        case.samples.shm_total,
+        f"{format_size(shm_left(case))} of {format_size(case.samples.shm_total)}",
+    )
     full, tiny = shm_full(case), total is not None and total <= _TINY
     unseen = (
         full is False and not tiny
@@ -111,12 +114,12 @@ def _enlarged(total: int | None, target: str) -> Remedy:
 
 def _larger(case: CaseFile) -> int:
     """Four times as much, at most half of RAM: it is RAM, and the job's limit pays for it."""
-    wanted = max((case.shm_total or 0) * 4, 2 << 30)
-    return min(wanted, case.host.total // 2) if case.host is not None else wanted
+    wanted = max((case.samples.shm_total or 0) * 4, 2 << 30)
+    return min(wanted, case.samples.host.total // 2) if case.samples.host is not None else wanted
 
 
 def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -> WeightedCause:
-    free, total = shm_left(case), case.shm_total
+    free, total = shm_left(case), case.samples.shm_total
     headroom = "no sample of /dev/shm"
     if total:
         headroom = f"/dev/shm had free space ({format_size(free)} of {format_size(total)} free)"

@@ -21,24 +21,24 @@ _RUNNING = Weight(1000, "the keeper lives and there is no exit status")
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
-    if death is None and case.waits:
+    if death is None and case.exit.waits:
         return [_waiting(case)]
     if death is None:
-        return [_running(case)] if case.keeper_alive else []
+        return [_running(case)] if case.exit.keeper_alive else []
     if death.failed or guard_stop(case) is not None or user_stop(case) is not None:
         return []
-    held = case.job_peak
+    held = case.samples.job_peak
     why = f"exited with code 0; held at most {format_size(held)}" if held else "exited with code 0"
     stood, _ = paused(case)
     if stood:
         why += f"; it was paused for {format_duration(stood)}"
     if (asked := ignored_request(case)) is not None:
         why += "; the guard had asked it to save and stop"
-        if case.status is not None and case.status.boottime is not None:
-            why += f" {format_duration(case.status.boottime - asked.boottime)} before"
+        if case.exit.status is not None and case.exit.status.boottime is not None:
+            why += f" {format_duration(case.exit.status.boottime - asked.boottime)} before"
         why += ", which nothing in it looks for: it ended by itself"
     headline, next_step, victim = "finished", _faster(case) or steps("nothing to do"), None
-    kills = [kill for kill in case.our_kills if kill.sure]
+    kills = [kill for kill in case.kernel.our_kills if kill.sure]
     lost = len(kills) or case.moved.memcg_oom_kill or 0
     if lost:
         headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
@@ -75,7 +75,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 
 
 def _faster(case: CaseFile) -> Steps:
-    limit = case.settings.limit
+    limit = case.limits.settings.limit
     if limit is None or not case.slowed.startswith(BY_LIMIT):
         return ()
     return steps("to run it at full speed: ", command(case, f"--limit {as_flag(int(limit * STEP))}"))
@@ -91,13 +91,13 @@ def _listed(programs: list[str]) -> str:
 
 
 def _waiting(case: CaseFile) -> WeightedCause:
-    asked = re.match(r"needs (.+?)[;:]", case.waits_for[0]) if case.waits_for else None
+    asked = re.match(r"needs (.+?)[;:]", case.exit.waits_for[0]) if case.exit.waits_for else None
     return WeightedCause(
         "not-a-crash",
         _WAITING,
         "proven",
         f"waiting for {asked[1]}; it was not started yet" if asked else "waiting; it was not started yet",
-        "; ".join(case.waits_for) or "its front waits for memory",
+        "; ".join(case.exit.waits_for) or "its front waits for memory",
         f"it starts by itself; to take it out of the queue: oomproof stop {case.called}",
         test="whether its front lives",
     )
@@ -120,7 +120,7 @@ def _follow(case: CaseFile) -> str:
 def _running(case: CaseFile) -> WeightedCause:
     _, stands = paused(case)
     next_step = f"oomproof resume {case.called}" if stands and case.run else _follow(case)
-    if case.unguarded and not stands:
+    if case.exit.unguarded and not stands:
         next_step = f"it runs unguarded; to guard it again: oomproof watch {case.called}"
     state = "still running"
     why = "the process that waits for its end is alive, and no exit status has been written"

@@ -20,7 +20,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     fault = next(
         (
             kernel_fault
-            for kernel_fault in case.our_faults
+            for kernel_fault in case.kernel.our_faults
             if kernel_fault.kind == "xid" and kernel_fault.strength > _ROOT
         ),
         None,

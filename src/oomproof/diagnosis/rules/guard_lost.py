@@ -10,9 +10,9 @@ _WEIGHT = Weight(300, "the keeper is gone, the machine is not, and nobody saw th
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
-    if case.status is not None or case.keeper_alive or case.rebooted or case.started is None:
+    if case.exit.status is not None or case.exit.keeper_alive or case.rebooted or case.exit.started is None:
         return []
-    if case.adopted:
+    if case.exit.adopted:
         return [_of_adopted_run(case)]
     why = "there is no exit status, its keeper is no longer alive, and the machine was not restarted"
     if any(event.kind == "guard-lost" for event in case.keeper_events):

@@ -82,17 +82,18 @@ def _whose(case: CaseFile, death: Death, headroom: Headroom) -> list[_Reading]:
 
 def _by_log(case: CaseFile) -> list[_Reading]:
     kill = next(
-        (other_kill for other_kill in reversed(case.our_kills) if other_kill.constraint is not None), None
+        (other_kill for other_kill in reversed(case.kernel.our_kills) if other_kill.constraint is not None),
+        None,
     )
     if kill is None:
         return []
     if not kill.by_limit:
         whose = _MACHINE
-    elif kill.oom_memcg is None or not case.cgroups:
+    elif kill.oom_memcg is None or not case.limits.cgroups:
         # the rate-limited line that names the cgroup is missing, or the job has none of its own
-        whose = _OWN if case.cgroups and _own_limit_failed(case) else _ABOVE
+        whose = _OWN if case.limits.cgroups and _own_limit_failed(case) else _ABOVE
     else:
-        whose = _OWN if same_or_below(kill.oom_memcg, case.cgroups) else _ABOVE
+        whose = _OWN if same_or_below(kill.oom_memcg, case.limits.cgroups) else _ABOVE
     if not kill.sure:
         because = "the kernel's log names a process called and numbered like this job's, which lived between two samples"
         return [_Reading(whose, _ALIKE, "likely", because)]
@@ -121,7 +122,7 @@ def _by_counters(case: CaseFile, headroom: Headroom) -> list[_Reading]:
         ]
     flat = f"{counted}, its own limit did not fail; {headroom.phrase}"
     if headroom.host_ample is False:  # of a container's memory: its limit is what was full
-        full, other = (_ABOVE, _MACHINE) if case.in_container else (_MACHINE, _ABOVE)
+        full, other = (_ABOVE, _MACHINE) if case.samples.in_container else (_MACHINE, _ABOVE)
         return [
             _Reading(full, _MACHINE_SHORT, "likely", flat),
             _Reading(other, _UNLIKELY, "possible", flat),
@@ -135,21 +136,21 @@ def _by_counters(case: CaseFile, headroom: Headroom) -> list[_Reading]:
 
 def _from_vmstat(case: CaseFile, death: Death, headroom: Headroom) -> list[WeightedCause]:
     """Only the machine-wide counter moved. It counts anybody's kill: likely at most."""
-    if case.kernel_complete or case.moved.memcg_oom_kill == 0:
+    if case.kernel.complete or case.moved.memcg_oom_kill == 0:
         return []  # the log names others, or the job's own counter says it was none of ours
     counted = "the machine's OOM-kill counter moved while the job ran, but it counts everybody's"
     because = f"{counted}; {headroom.phrase}"
     if headroom.host_ample is False:
-        full = _ABOVE if case.in_container else _MACHINE
+        full = _ABOVE if case.samples.in_container else _MACHINE
         return [_claim(case, death, _Reading(full, _VMSTAT_TIGHT, "likely", because))]
     weight = _VMSTAT_AMPLE if headroom.host_ample else _VMSTAT_UNKNOWN
-    whose = _ABOVE if headroom.host_ample or case.in_container else _MACHINE
+    whose = _ABOVE if headroom.host_ample or case.samples.in_container else _MACHINE
     return [_claim(case, death, _Reading(whose, weight, "possible", because))]
 
 
 def _unseen(case: CaseFile) -> list[WeightedCause]:
     """No exit status, but the log names one of us: that is how keeper and job went."""
-    if not case.our_kills or case.keeper_alive:
+    if not case.kernel.our_kills or case.exit.keeper_alive:
         return []
     reading = _by_log(case)
     death = Death(signal.SIGKILL, None, False)
@@ -157,10 +158,10 @@ def _unseen(case: CaseFile) -> list[WeightedCause]:
 
 
 def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
-    kill = case.our_kills[-1] if case.our_kills else None
-    limit = (kill.limit if kill else None) or case.limit or case.settings.limit
+    kill = case.kernel.our_kills[-1] if case.kernel.our_kills else None
+    limit = (kill.limit if kill else None) or case.limits.limit or case.limits.settings.limit
     # at its own limit it held the most it ever did
-    held = case.job_peak if reading.whose == _OWN else _held(case, kill)
+    held = case.samples.job_peak if reading.whose == _OWN else _held(case, kill)
     cause = "oom-kill-memcg"
     if reading.whose == _MACHINE:
         cause = kernel_kill(kill.constraint if kill else None) or "oom-kill-global"
@@ -169,7 +170,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         certain = reading.certainty  # the counter proves what the shell's number only suggests
     why = reading.because + f"; it {death.phrase}"
     if hung_after_kill(case):
-        end = case.status.boottime if case.status else None
+        end = case.exit.status.boottime if case.exit.status else None
         later = f" {format_duration(end - kill.time)} later" if kill is not None and end is not None else ""
         why += f"{later}, from outside: what waits for a killed process (a pool's map) can never finish"
     if (stop := guard_stop(case)) is not None:
@@ -226,7 +227,11 @@ def _shared_memory(case: CaseFile, cause: str) -> str | None:
     if not output_verdict and not shm_full(case):
         return None
     where = "the job's limit" if cause == "oom-kill-memcg" else "the machine's memory"
-    size = f" ({format_size(shm_left(case))} of {format_size(case.shm_total)} free)" if case.shm_total else ""
+    size = (
+        f" ({format_size(shm_left(case))} of {format_size(case.samples.shm_total)} free)"
+        if case.samples.shm_total
+        else ""
+    )
     seen = (
         "its output tells of a bus error in shared memory"
         if output_verdict
@@ -238,8 +243,8 @@ def _shared_memory(case: CaseFile, cause: str) -> str | None:
 def _held(case: CaseFile, kill: KernelKill | None) -> int | None:
     """What the job held: the larger of the last sample and the victim's own resident anon and shmem."""
     known = []
-    if case.job is not None:
-        known.append(case.job.used)
+    if case.samples.job is not None:
+        known.append(case.samples.job.used)
     if kill is not None and kill.anon_rss is not None:
         known.append(kill.anon_rss + (kill.shmem_rss or 0))
     return max(known, default=None)
@@ -249,7 +254,9 @@ def _headline(
     case: CaseFile, kill: KernelKill | None, death: Death, whose: str, limit: int | None, held: int | None
 ) -> str:
     who = "the job"
-    if death.signal != signal.SIGKILL or (kill and case.leader is not None and kill.pid != case.leader):
+    if death.signal != signal.SIGKILL or (
+        kill and case.samples.leader is not None and kill.pid != case.samples.leader
+    ):
         who = f"a process of the job ({kill.name}, pid {kill.pid})" if kill else "a process of the job"
     # a sample is up to a second old, in which a job grows by gigabytes: only the kernel saw the last moment
     verb = "holding" if kill is not None and kill.anon_rss is not None else "last seen holding"
@@ -268,7 +275,7 @@ def _headline(
 
 
 def _leader(case: CaseFile, death: Death) -> Victim | None:
-    if case.leader is None or death.signal != signal.SIGKILL or not death.direct:
+    if case.samples.leader is None or death.signal != signal.SIGKILL or not death.direct:
         return None
-    seen = case.processes.get(case.leader)
-    return Victim(case.leader, seen.name if seen else None)
+    seen = case.samples.processes.get(case.samples.leader)
+    return Victim(case.samples.leader, seen.name if seen else None)

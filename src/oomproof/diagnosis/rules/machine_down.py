@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
-from oomproof.diagnosis.change_first import change_first
-from oomproof.diagnosis.memory_answer import answer, culprit_of
+from oomproof.diagnosis.memory_answer import answer, change_first, culprit_of
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import Steps, Weight, WeightedCause, steps
 from oomproof.evidence.case_file import CaseFile
@@ -22,19 +21,19 @@ ORDERLY = "the machine was shut down or restarted in order"  # reports tell the 
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
-    if case.going_down:
+    if case.exit.going_down:
         return _during_shutdown(case)
     if not case.rebooted:
         return []
-    orderly = case.shutdown_wall is not None or keeper_was_asked(case)
-    if case.status is not None and not (
-        keeper_was_asked(case) and case.shutdown_wall and case.status.code != 0
+    orderly = case.exit.shutdown_wall is not None or keeper_was_asked(case)
+    if case.exit.status is not None and not (
+        keeper_was_asked(case) and case.exit.shutdown_wall and case.exit.status.code != 0
     ):
         return []  # it ended before the machine did
     if orderly:
         source = (
             "wtmp has a shutdown"
-            if case.shutdown_wall is not None
+            if case.exit.shutdown_wall is not None
             else "the keeper was asked to end (SIGTERM)"
         )
         return [
@@ -80,10 +79,10 @@ def _clock(wall: float, beside: float) -> str:
 
 def _between(case: CaseFile) -> str:
     """As in: between 14:03:07 (last sample) and 14:05:10 (next boot). As far as it is known."""
-    last, boot = case.last_sign_wall, case.next_boot_wall
+    last, boot = case.last_sign_wall, case.exit.next_boot_wall
     if last is None:
         return ""
-    sampled = case.host is not None or case.job is not None
+    sampled = case.samples.host is not None or case.samples.job is not None
     sign = "last sample" if sampled else "its start"
     if boot is None:
         return f" after {_clock(last, time.time())} {format_zone(last)} ({sign})"
@@ -91,7 +90,7 @@ def _between(case: CaseFile) -> str:
 
 
 def _until_boot(case: CaseFile) -> str:
-    boot = case.next_boot_wall
+    boot = case.exit.next_boot_wall
     if boot is None:
         return ""
     return f" before {_clock(boot, case.last_sign_wall or boot)} {format_zone(boot)} (next boot),"
@@ -99,38 +98,38 @@ def _until_boot(case: CaseFile) -> str:
 
 def _with_less(case: CaseFile) -> Steps:
     """The limit under which what the others held and the margin would have stayed."""
-    if case.host is None or case.job is None:
+    if case.samples.host is None or case.samples.job is None:
         return change_first(case, None)
-    others = case.host.total - case.host.available - case.job.used
-    limit = case.host.total - others - (case.settings.margin or 0)
-    if limit < case.job.used // 2:
+    others = case.samples.host.total - case.samples.host.available - case.samples.job.used
+    limit = case.samples.host.total - others - (case.limits.settings.margin or 0)
+    if limit < case.samples.job.used // 2:
         return change_first(case, None)
     return steps(command(case, f"--limit {as_flag(limit)}"), "; see what else holds memory: oomproof check")
 
 
 def _short(case: CaseFile) -> bool:
-    host = case.host
+    host = case.samples.host
     if host is None:
         return False
-    floor = case.settings.floor or host.total // 25
+    floor = case.limits.settings.floor or host.total // 25
     return host.available <= floor * 2 or (host.psi_full or 0.0) >= _STALLED
 
 
 def _last(case: CaseFile) -> str:
-    if case.host is None:
-        if case.job is not None:
-            return f"at the last sample the job held {format_size(case.job.used)}"
+    if case.samples.host is None:
+        if case.samples.job is not None:
+            return f"at the last sample the job held {format_size(case.samples.job.used)}"
         return "no sample of its last seconds is left"
-    left = format_size(case.host.available)
-    text = f"at the last sample {left} of {format_size(case.host.total)} was available"
-    if case.host.swap_total:
-        text += f", {format_size(case.host.swap_free)} of {format_size(case.host.swap_total)} swap free"
+    left = format_size(case.samples.host.available)
+    text = f"at the last sample {left} of {format_size(case.samples.host.total)} was available"
+    if case.samples.host.swap_total:
+        text += f", {format_size(case.samples.host.swap_free)} of {format_size(case.samples.host.swap_total)} swap free"
     else:
         text += ", no swap"
-    if case.job is not None:
-        text += f", the job held {format_size(case.job.used)}"
-    if case.host.psi_full:
-        text += f", all tasks stalled {case.host.psi_full:.0%} of the time"
+    if case.samples.job is not None:
+        text += f", the job held {format_size(case.samples.job.used)}"
+    if case.samples.host.psi_full:
+        text += f", all tasks stalled {case.samples.host.psi_full:.0%} of the time"
     return text
 
 

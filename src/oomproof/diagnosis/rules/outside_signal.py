@@ -53,7 +53,7 @@ def _counters_flat(case: CaseFile) -> bool:
     moved = case.moved
     if case.kernel_killed or (moved.oomd_kill or 0) > 0:
         return False
-    return moved.vmstat_oom_kill == 0 or moved.memcg_oom_kill == 0 or case.kernel_complete
+    return moved.vmstat_oom_kill == 0 or moved.memcg_oom_kill == 0 or case.kernel.complete
 
 
 def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
@@ -73,7 +73,9 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
     if flat and headroom.ample is False:
         why = f"{ended}; no kernel OOM kill of this job was counted, but {headroom.phrase}{others}"
         at_limit = headroom.host_ample is not False and headroom.limit_ample is False
-        memory = answer(case, case.limit or case.settings.limit if at_limit else None, machine=not at_limit)
+        memory = answer(
+            case, case.limits.limit or case.limits.settings.limit if at_limit else None, machine=not at_limit
+        )
         next_step = steps("journalctl -u earlyoom -u systemd-oomd names who; ", memory.next)
         headline = "killed by somebody else while memory was short; it was not the kernel's OOM killer"
         return [

@@ -29,7 +29,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return [_claim(case, death, closed, _CLOSED, "proven")]
     if (closed := output_lost_before(case)) is None:
         return []
-    end = case.status.boottime if case.status is not None else None
+    end = case.exit.status.boottime if case.exit.status is not None else None
     soon = end is not None and end - closed.boottime <= _SECONDS
     return [_claim(case, death, closed, _SOON if soon else _BEFORE, "possible")]
 

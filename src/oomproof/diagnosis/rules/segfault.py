@@ -31,7 +31,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     fault = next(
         (
             kernel_fault
-            for kernel_fault in reversed(case.our_faults)
+            for kernel_fault in reversed(case.kernel.our_faults)
             if kernel_fault.kind in ("segfault", "gpf")
         ),
         None,
@@ -47,8 +47,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     why = f"it {death.phrase}: native code used a bad address, which is not a lack of memory by itself"
     if fault is not None and fault.null:
         why += "; the address was a null pointer"
-    if case.openmp is not None:
-        why += f"; a possible reason, not proven: {case.openmp}"
+    if case.agent.openmp is not None:
+        why += f"; a possible reason, not proven: {case.agent.openmp}"
         if _told_to_ignore(case):
             why += "; KMP_DUPLICATE_LIB_OK silenced the runtime's own check"
     why += silence(case)
@@ -59,7 +59,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         )
     elif output_verdict:
         next_step = steps("read the Python stack that faulthandler printed: ", read_output(case))
-    elif case.native:
+    elif case.program.native:
         next_step = native_stack(case)
     else:
         next_step = steps("get the Python stack of the crash: ", command(case, env="PYTHONFAULTHANDLER=1"))
@@ -80,12 +80,12 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
                 "exit", "kernel.fault", "output.", "openmp", "handler.", "agent.crash", "agent.position"
             ),
             test=_OPENMP_TEST
-            if case.openmp is not None
-            else f"the line 'segfault at' in the kernel log; {'a debugger' if case.native else 'PYTHONFAULTHANDLER=1'} shows the "
-            f"{'line' if case.native else 'Python line'}",
+            if case.agent.openmp is not None
+            else f"the line 'segfault at' in the kernel log; {'a debugger' if case.program.native else 'PYTHONFAULTHANDLER=1'} shows the "
+            f"{'line' if case.program.native else 'Python line'}",
             victim=Victim(fault.pid, fault.name) if fault is not None else None,
             remedies=(
-                *((stack,) if crash is None and not case.native else ()),
+                *((stack,) if crash is None and not case.program.native else ()),
                 *_one_runtime(case),
                 *crash_remedies(case, crash),
             ),
@@ -119,7 +119,7 @@ def _told_to_ignore(case: CaseFile) -> bool:
 
 
 def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
-    if case.openmp is None:
+    if case.agent.openmp is None:
         return ()
     return (
         Remedy(

@@ -32,15 +32,17 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or stop is None:
         return []
     weight, certainty = _weight(case, stop)
-    at_limit = case.settings.limit is not None and stop.scope == "limit"
-    short = f"near its limit of {format_size(case.settings.limit)}" if at_limit else "as memory ran short"
+    at_limit = case.limits.settings.limit is not None and stop.scope == "limit"
+    short = (
+        f"near its limit of {format_size(case.limits.settings.limit)}" if at_limit else "as memory ran short"
+    )
     headline = f"stopped by oomproof's guard {short}: {_told(stop, death)}"
     heard = case.stop_answer == "heard"
     if stop.action == REQUEST and not death.failed:
         headline += ", and it did" if heard else ", and it ended"
-    memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
+    memory = answer(case, case.limits.settings.limit if at_limit else None, machine=not at_limit)
     reason = stop.why or "memory was about to run out"
-    if stop.reason == NEAR_LIMIT and case.growth is not None and memory.culprit is None:
+    if stop.reason == NEAR_LIMIT and case.samples.growth is not None and memory.culprit is None:
         # the rate is given below, over the whole time of the growth
         reason = reason_text(NEAR_LIMIT, without_rate(stop.figures))
     why = f"{reason}{_ending(case, stop, death)}"
@@ -68,7 +70,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 
 def _ending(case: CaseFile, stop: Action, death: Death) -> str:
     """How it ended; an end at once, by the signal that the headline names, is not said twice."""
-    end = case.status.boottime if case.status else None
+    end = case.exit.status.boottime if case.exit.status else None
     if end is None:
         return f"; it {death.phrase}"
     took = max(0.0, end - stop.boottime)

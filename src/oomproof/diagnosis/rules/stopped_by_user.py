@@ -32,8 +32,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         guard_stop(case) is None
         and death.signal in _ENDED
         and keeper_was_asked(case)
-        and not case.shutdown_wall
-        and not case.going_down
+        and not case.exit.shutdown_wall
+        and not case.exit.going_down
     ):
         why = f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and passed it on: the job {death.phrase}"
         if case.rebooted:

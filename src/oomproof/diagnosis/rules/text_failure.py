@@ -170,8 +170,12 @@ def _claims(
             case, merged(told.remedies, smaller_job(case) if cause.memory and not cause.gpu else ())
         ),
     )
-    if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
-        best = with_account(best, case.gpu_oom, case)
+    if (
+        told.cause == "cuda-oom"
+        and case.agent.gpu_oom is not None
+        and same_failure(case.agent.gpu_oom, told.gpu)
+    ):
+        best = with_account(best, case.agent.gpu_oom, case)
     if cause.refused:
         from oomproof.diagnosis.own_limits import with_limit  # not for a run that ended well
 
