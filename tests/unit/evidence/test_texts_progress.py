@@ -146,15 +146,6 @@ LOSS = "{'loss': 0.5, 'grad_norm': 1.0, 'epoch': 0.1}"
         (["[10]\ttraining's auc: 0.86\tvalid_1's auc: 0.68", "best iteration: 4"], "train"),
         (["Epoch 2", BAR.format(9, 9), "[INFO] Evaluation", BAR.format(7, 7), "score 0.4"], "train"),
         (["Loading data ... done", "hello"], "unknown"),
-        (
-            [
-                "tick 100  kimg 400.0  sec/tick 284",
-                "Evaluating metrics",
-                "tick 101  kimg 404.0  sec/tick 284",
-            ],
-            "train",
-        ),
-        (["Average Testing loss 0.24 - epoch 50/50"], "train"),
         (["Testing 50/50"], "eval"),
         (["Dec  3 04:02:11 box loader: Loading modules"], "unknown"),
     ],

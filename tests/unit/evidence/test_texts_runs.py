@@ -311,14 +311,8 @@ def test_what_fresh_texts_showed(text: str, kind: str, cause) -> None:
 @pytest.mark.parametrize(
     ("text", "phase"),
     [
-        ("RuntimeError: unable to mmap 4946278608 bytes from file <a/model-00015.safetensors>: Cannot allocate memory (12)\n", "load"),
-        ("layer     filters    size              input                output\n    0 CUDA Error: out of memory\n", "load"),
         ('Traceback (most recent call last):\n  File "a.py", line 1, in fit\n    ) = self.sharded_train_step_function(state, batch)\n' + ASKED.format(2) + "\n", "train"),
-        ("    image = pipe(prompt, num_inference_steps=50).images[0]\n" + ASKED.format(2) + "\n", "generate"),
         ("    self.model = self.model.to(self.device)\n" + ASKED.format(2) + "\n", "load"),
-        ('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    adata = sc.read_h5ad("x.h5ad")\nMemoryError\n', "load"),
-        ("[INFO] Extracting features for 12000 images\nKilled\n", "load"),
-        ("Jun 28 08:05:25 box ollama[1300]: load_tensors: loading model tensors, this can take a while...\nJun 28 08:05:26 box ollama[1300]: Killed\n", "load"),
     ],
 )  # fmt: skip
 def test_phases_that_fresh_texts_showed(text: str, phase: str, tmp_path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from oomproof.causes import cause_of
-from oomproof.evidence.texts import phase_frames
+from oomproof.evidence.texts import phases
 from oomproof.evidence.texts.failures import Hit
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.evidence.texts.log_tail import LogTail
@@ -149,8 +149,8 @@ class FailureChains:
         return only and raised.frames[0][0].rpartition("/")[2] not in refused
 
     def _phase(self, hit: Hit, raised: Raised | None) -> str:
-        phase = phase_frames.of_frames(raised.frames) if raised else "unknown"
-        if hit.cause == "nan" and phase == "eval" and raised and phase_frames.trains(raised.frames):
+        phase = phases.of_frames(raised.frames) if raised else "unknown"
+        if hit.cause == "nan" and phase == "eval" and raised and phases.trains(raised.frames):
             phase = "train"  # found when it was scored, made before
         if hit.kind == "wrapper":
             self._wrapped_phase = phase if phase != "unknown" else ""

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from functools import lru_cache
 
-from oomproof.evidence.texts import phase_frames, phases
+from oomproof.evidence.texts import phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import clean
@@ -20,7 +20,6 @@ _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
 _SAME_AGAIN = 60  # lines: what a loop prints between its signs, a table or a sample
 _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
 _STEPS_TO_THE_END = 3  # signs of progress: one or two may be what a dying run still had to say
-_NODES = 8  # lines in which TensorFlow and XLA name the nodes of the graph that failed
 _CODE = 2  # lines: the code, and the marks below it
 _STACK = 60  # lines of a stack beside a fatal line
 
@@ -58,25 +57,15 @@ class LogTail:
         """Where a traceback's frames say nothing: kernels' names, the stack below, the lines above, the error itself."""
         below = [line for number, line in self.recent if number > finding.line][:_STACK]
         above = [line for number, line in self.recent if number < finding.line][-_STACK:]
-        nodes = [line for line in below[:_NODES] if line.lstrip().startswith("[[")]
-        nodes += [line for line in above[-_NODES:] if "op_name=" in line]
-        if any(map(phases.OF_GRADIENTS.search, (finding.text, *nodes))):
-            return "train"
-        if phases.AT_SAVING.search(finding.text):
-            return "save"
         for code in reversed(above[-_CODE:]):  # the end of a traceback whose frames are cut off
-            if phase := phase_frames.of_call(code.partition("#")[0]):
+            if phase := phases.of_call(code.partition("#")[0]):
                 return phase
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
-            if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
+            if (phase := phases.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
-        if any(map(phases.GENERATED.search, below[:2])):
-            return "generate"
-        if any(map(phases.NOT_LOADED.search, below[:_NODES])):
-            return "load"
         if (phase := self.loop_above(finding.line)) != "unknown":
             return phase
-        return "load" if finding.cause == "import-error" else phases.of_error(finding.text)
+        return "load" if finding.cause == "import-error" else "unknown"
 
     def loop_above(self, number: int) -> str:
         """The last loop or heading above a line."""
@@ -96,9 +85,6 @@ class LogTail:
             if number > until:
                 continue
             if SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
-                # of the kernel's and the daemons' lines only those that a loop alone prints tell of one
-                if heading := phases.of_rounds(clean(raw[:_HEAD]).text[:200]):
-                    return number, heading
                 continue
             if heading := _announced(raw[:_HEAD]):
                 return number, heading

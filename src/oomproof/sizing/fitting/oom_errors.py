@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 
 from oomproof.causes import cause_of
-from oomproof.evidence.texts.phase_frames import Frame, of_functions
+from oomproof.evidence.texts.phases import Frame, of_functions
 from oomproof.evidence.texts.training_parser import TrainingParser
 
 # No memory of their own in the table of causes, since a log alone does not tell: but with a smaller batch both go away where they were one.
