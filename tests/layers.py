@@ -32,7 +32,7 @@ FACE = (
     "cli.check", "cli.command_knobs", "cli.command_parser", "cli.run_command",
     "diagnosis.conclusion", "diagnosis.smaller_command", "diagnosis.verdict",
     "evidence.case_collector", "evidence.job_output", "evidence.log_file", "evidence.planned_end",
-    "evidence.texts.phase_frames", "evidence.texts.progress", "evidence.texts.training_parser",
+    "evidence.texts.phases", "evidence.texts.progress", "evidence.texts.training_parser",
     "ledger.budget", "ledger.ledger_entries", "ledger.ledger_store", "ledger.machine_facts",
     "ledger.peak_history",
     "plans.death_facts", "plans.knobs", "plans.plan", "plans.smaller_plans",
