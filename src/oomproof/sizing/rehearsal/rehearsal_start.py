@@ -138,8 +138,8 @@ def _result(reason: str) -> RehearsalResult:
         saved=loop.saved,
         loaders={phase: with_own(loaders) for phase, loaders in batches.loaders.items()},
         batches=[
-            Batch(found.training, found.how, found.looked, found.of, found.usual, found.largest, found.shapes)
-            for found in batches.worst.values()
+            Batch(worst.training, worst.how, worst.looked, worst.of, worst.usual, worst.largest, worst.shapes)
+            for worst in batches.worst.values()
         ],
         ooms=loop.ooms,
         no_card=torch.version.cuda is not None and not torch.cuda.is_available(),
