@@ -112,8 +112,7 @@ def test_messages_are_folded_at_spaces_at_a_terminal_only(sink: str) -> None:
         "oomproof: 118 MiB of RAM available, no",
         "  swap left, the job held 307 MiB; the",
         "  margin is 120 MiB",
-        "  hint: halve it:",
-        "    oomproof run --need 3072M -- python train.py --batch 32",
+        "  hint: halve it: oomproof run --need 3072M -- python train.py --batch 32",
     ]
     piped = subprocess.run(program, stderr=subprocess.PIPE, text=True, check=True, timeout=60)
     assert piped.stderr == SAYS + "\n"

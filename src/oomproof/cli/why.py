@@ -367,13 +367,12 @@ def _outage(run: run_folders.Run) -> Outage | None:
 
 def _with_its_next(verdict: Verdict, outage: Outage) -> Verdict:
     """Where memory filled, what to do is known by who was alive, not by one run: starting it as before fills it again."""
-    from oomproof.diagnosis.verdict import steps
-    from oomproof.reports.system_kill_table import next_step
+    from oomproof.reports.system_kill_table import next_steps
 
     # an unmanaged culprit beside it has an answer of its own
     unmanaged = verdict.culprit is not None and not verdict.culprit.managed
     filled = outage.kind in ("memory", "filling") and not unmanaged
-    return replace(verdict, next_steps=steps(next_step(outage))) if filled else verdict
+    return replace(verdict, next_steps=next_steps(outage)) if filled else verdict
 
 
 def _patterns(arguments: argparse.Namespace) -> int:

@@ -145,7 +145,7 @@ def _columns(rows: list[list[str]], wanted: Wanted, path: str, dated: bool) -> t
     for at, row in enumerate(rows[:-1]):
         if len(row) > 1 and not has_figure(row) and has_figure(rows[at + 1]):
             # the rows of free have a label that its header does not name
-            label = len(rows[at + 1]) - len(row) == 1 and size(rows[at + 1][0]) is None
+            label = len(rows[at + 1]) - len(row) == 1 and rows[at + 1][0].endswith(":")
             names, below = [*([""] if label else []), *row], rows[at + 1 :]
             break
     columns = list(zip_longest(*filter(has_figure, below), fillvalue=""))

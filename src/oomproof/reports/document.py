@@ -30,6 +30,7 @@ class Labels:
     """Label and text: verdict, why, next; facts of one thing."""
 
     rows: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...] = ()  # in the texts: a line each where the terminal is too narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _lines(block: Block, indent: str, width: int) -> list[str]:
             return [
                 line
                 for head, row in zip(heads, block.rows, strict=True)
-                for line in hanging(head, row[1], width)
+                for line in hanging(head, row[1], width, block.commands)
             ]
         case Items():
             head = indent + block.bullet

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis import verdict as verdicts
 from oomproof.diagnosis.advice import as_flag, run_line
 from oomproof.diagnosis.outage_verdict import Outage, SystemHistory
+from oomproof.diagnosis.verdict import Command, sentence, steps
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_evidence import other_text
 from oomproof.evidence.stored_kills import SystemKill
@@ -38,7 +40,9 @@ def outage_document(outage: Outage, beside_verdict: bool = False) -> Document:
     """``beside_verdict``: neither verdict nor what could not be read: what stands around it tells that."""
     facts, zone = outage.facts, format_zone(outage.facts.last_sign)
     head = f"{outage.headline} ({outage.certainty})"
-    verdict = Labels((("verdict", head), ("why", _why(outage)), ("next", next_step(outage))))
+    following = next_steps(outage)
+    commands = tuple(step.command for step in following if step.command)
+    verdict = Labels((("verdict", head), ("why", _why(outage)), ("next", sentence(following))), commands)
     timeline = (f"{_stamp(at)}  {text}" for at, text in facts.timeline)
     unread = Steps(tuple(Step(f"{source}: {reason}") for source, reason in facts.missing))
     return (
@@ -79,10 +83,11 @@ def _last(outage: Outage) -> str:
     return f"at the last sample {format_size(point.available)} of {format_size(point.total)} was available"
 
 
-def next_step(outage: Outage) -> str:
+def next_steps(outage: Outage) -> tuple[verdicts.Step, ...]:
     if outage.kind in ("memory", "filling") and outage.culprit is not None:
         names = ", ".join(share.run.name for share in outage.shares)
-        return f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"
+        words = f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"
+        return steps(words)
     if outage.kind in ("memory", "filling") and outage.newest is not None:
         others = [share.run.name for share in outage.shares if share is not outage.newest]
         first = f"start {', '.join(others)} again first, and when that has ended " if others else "start "
@@ -90,14 +95,15 @@ def next_step(outage: Outage) -> str:
         if run.need is not None:  # then it waits by itself
             first = f"first {', '.join(others)}, then " if others else "start "
             need = run_line(run.command, f"--need {as_flag(run.need)}", kept=run.flags)
-            return f"{first}{run.name} with what it needs, so that it waits its turn: {need}"
-        return f"{first}{run.name}{'' if others else ' again'}: {run_line(run.command, kept=run.flags)}"
+            return steps(f"{first}{run.name} with what it needs, so that it waits its turn: ", Command(need))
+        again = Command(run_line(run.command, kept=run.flags))
+        return steps(f"{first}{run.name}{'' if others else ' again'}: ", again)
     if outage.kind in ("not-memory", "panic", "unknown"):
-        return "for the kernel's last words: journalctl -k -b -1 -e; start the runs again as before"
+        return steps("for the kernel's last words: journalctl -k -b -1 -e; start the runs again as before")
     if outage.shares:
         last = outage.shares[-1].run
-        return f"start again: {run_line(last.command, kept=last.flags)}"
-    return "oomproof runs"
+        return steps("start again: ", Command(run_line(last.command, kept=last.flags)))
+    return steps(Command("oomproof runs"))
 
 
 def _arithmetic(outage: Outage) -> list[str]:

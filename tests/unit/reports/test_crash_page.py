@@ -305,7 +305,8 @@ OUTAGE = (
                 ("verdict", "the machine went down; memory was nearly gone (likely)"),
                 ("why", "the boot id changed"),
                 ("next", "start it again: oomproof run -- python train.py"),
-            )
+            ),
+            commands=("oomproof run -- python train.py",),
         )
     ),
     section(
