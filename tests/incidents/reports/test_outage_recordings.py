@@ -39,7 +39,7 @@ class Desktop:
         boot = {"boot_id": BOOT, "boottime": start, "wall": WALL + start}
         info = {
             "schema": 1, "id": attempt.parent.name, "name": name, "argv": argv, "cwd": "/", "boot_id": BOOT,
-            "created": WALL + start, "settings": {}, "host": host_name(), "machine": machine_id(),
+            "created": WALL + start, "settings": {}, "flags": {"name": name}, "host": host_name(), "machine": machine_id(),
         }  # fmt: skip
         (attempt.parent / "run.json").write_text(json.dumps(info))
         (attempt / "started.json").write_text(json.dumps({**boot, "job": {"pid": 77, "start": 1}}))
