@@ -100,6 +100,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "this machine": ("system", "guard"),
     "oomproof itself": ("config", "completion", "help"),
 }  # fmt: skip
+_GUARDS = ("run", "guard", "adopt", "watch")  # may live for weeks
 ALIVE_RUNS = "alive"  # behind it: only those that have not ended
 RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
@@ -216,7 +217,8 @@ def obey(argv: list[str]) -> int:
     if word not in VERBS:
         raise _unknown(word, argv)
     arguments, act = _parsed(word, words)
-    gc.collect()  # the parser refers to itself, and a guard may live for weeks
+    if word in _GUARDS:
+        gc.collect()  # the parser refers to itself
     return int(act(arguments))
 
 

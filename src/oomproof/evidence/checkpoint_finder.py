@@ -212,7 +212,9 @@ def _has_all_parts(index: Path) -> bool:
 
 
 def _file_is_whole(path: Path) -> bool:
-    """By its header: a directory at its end, tensors that end where the file does. A file with neither counts as whole, and so does every file without the island that reads headers."""
+    """By its header: a directory at its end, tensors that end where the file does.
+
+    A file with neither counts as whole; without the island that reads headers every file does."""
     if path.suffix not in _FILES:
         return True
     try:
