@@ -1,7 +1,10 @@
-"""What a cache may come to where batches of many shapes come in another order than the one that was followed. Pure.
+"""Variants of the log that a virtual run wrote, for what the followed steps cannot show. Pure.
 
-Each step that was followed is a piece of the log, and can be replayed at any place of an epoch: as often as the epoch has steps, in orders
-drawn at random. Of molecules with 60 batches, an H200 reserved 16.7 GB in its own order, and our log 8.0 in another.
+- ``continued``: generation, continued from the tokens that were followed to all that were asked for.
+- ``beyond``: what a cache still takes in the rest of an epoch, when it grew over the steps that were followed.
+- ``reserved_in_other_orders``: the same steps in orders drawn at random. With 60 batches of molecules an H200 reserved 16.7 GB
+  in its own order, and our log 8.0 in another.
+- ``reserved_beside_others``: the same log beside a few MiB that are held, which decides which cached block a large tensor finds.
 """
 
 from __future__ import annotations
